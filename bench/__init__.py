@@ -1,2 +1,1 @@
-"""What is measured and how; never collected by pytest. `python -m bench.compare` measures us beside
-the genuine Triton."""
+"""Benchmarks, which pytest does not collect. `python -m bench.compare` compares with Triton."""

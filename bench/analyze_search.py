@@ -1,13 +1,16 @@
-"""Do the quick and the Optuna search find what brute force finds, with a third of its measurements?
+"""Compares the quick and the Optuna search with brute force.
 
-    python -m bench.analyze_search                                   everything; prints a markdown table
-    python -m bench.analyze_search --keep DIR --models sleeper       goes on from what is in DIR; --limit 200 stops after so many seconds
+    python -m bench.analyze_search
+        Runs everything and prints a markdown table.
+    python -m bench.analyze_search --keep DIR --models sleeper --limit 200
+        Resumes from the measurements in DIR and stops after 200 seconds.
 
-`sleeper` has a known best configuration, `digits` is the ONNX digit classifier of the examples.
-Each search runs `naiad analyze profile` from nothing. Figures that a search has picked are too good
-by chance, brute force's most of all, since it picks among most: so the winners are measured again,
-in turn, on one server, and the medians of those are compared. Exit code 1 when a winner is more
-than 5% behind brute force's, or a search took more than a third of its measurements.
+`sleeper` has a known best configuration. `digits` is the ONNX digit classifier of the examples.
+Each search runs `naiad analyze profile` from scratch. The figures of a winner are too good by
+chance, most of all for brute force, which chooses among the most measurements. So the winners are
+measured again, in turn, on one server, and the medians are compared. The exit code is 1 if a winner
+is more than 5% slower than that of brute force, or if a search needed more than a third of its
+measurements.
 """
 
 from __future__ import annotations
@@ -73,7 +76,7 @@ class Winner:
 
 
 def search(model: str, mode: str, folder: Path, until: float) -> Winner:
-    """Exits when time is up: the same call goes on with what is measured."""
+    """Runs one search. Exits when the time is up; the same call resumes later."""
     repository = folder / "models"
     if not repository.exists():
         shutil.copytree(SOURCES[model], repository / model)
@@ -106,17 +109,17 @@ def search(model: str, mode: str, folder: Path, until: float) -> Winner:
         except subprocess.TimeoutExpired:
             running.terminate()
             running.wait()
-            sys.exit(f"{model} {mode}: time is up; call again to go on")
+            sys.exit(f"{model} {mode}: the time is up; run the same command again to resume")
         if code:
             sys.exit(f"{model} {mode}: exit code {code}")
         done.touch()
-    found = json.loads((place / "results.json").read_text())[0]
-    best = found["ranking"][0]["best"]
+    result = json.loads((place / "results.json").read_text())[0]
+    best = result["ranking"][0]["best"]
     outcome = best["outcomes"][0]
     rate = outcome["figures"]["perf_throughput"]
     return Winner(
         mode,
-        len(found["measurements"]),
+        len(result["measurements"]),
         outcome["config_name"],
         outcome["values"],
         best["concurrency"],
@@ -125,7 +128,8 @@ def search(model: str, mode: str, folder: Path, until: float) -> Winner:
 
 
 def measured_again(model: str, folder: Path, winners: list[Winner]) -> dict[str, float]:
-    """Medians, by mode; all winners are served at once and only one at a time is under load."""
+    """Returns the median throughput by mode. One server serves all winners; only one at a time is
+    under load."""
     kept = folder / "again.json"
     if kept.exists():
         return dict(json.loads(kept.read_text()))
@@ -149,9 +153,9 @@ def measured_again(model: str, folder: Path, winners: list[Winner]) -> dict[str,
                     )
         finally:
             server.stop()
-    found = {mode: statistics.median(some) for mode, some in rates.items()}
-    kept.write_text(json.dumps(found))
-    return found
+    medians = {mode: statistics.median(some) for mode, some in rates.items()}
+    kept.write_text(json.dumps(medians))
+    return medians
 
 
 def throughput(server: Server, model: str, concurrency: int, folder: Path) -> float:
@@ -189,18 +193,14 @@ def compare_searches(model: str, folder: Path, until: float) -> bool:
         )
         is_met = winner.mode == "brute" or (share <= 1 / 3 and reached >= 0.95)
         is_good = is_good and is_met
-        what = (
-            ", ".join(
-                f"{name.removeprefix('parameters.')} {value}"
-                for name, value in winner.values.items()
-            )
-            or "as it is"
+        changes = ", ".join(
+            f"{name.removeprefix('parameters.')} {value}" for name, value in winner.values.items()
         )
         cells = [
             model,
             winner.mode,
             f"{winner.num_measurements} ({share:.0%})",
-            f"{what}, concurrency {winner.concurrency}",
+            f"{changes or 'default'}, concurrency {winner.concurrency}",
         ]
         cells += [
             f"{winner.infer_per_s:,.0f}",
@@ -216,16 +216,21 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", default="sleeper,digits")
-    parser.add_argument("--keep", type=Path, help="folder of measurements, to go on from")
-    parser.add_argument("--limit", type=float, default=3600.0, help="seconds")
-    given = parser.parse_args()
-    until = time.monotonic() + given.limit
-    folder = given.keep or Path(tempfile.mkdtemp(prefix="naiad-search-"))
+    parser.add_argument(
+        "--keep", type=Path, help="folder of measurements; a later run with it resumes"
+    )
+    parser.add_argument("--limit", type=float, default=3600.0, help="maximum time in seconds")
+    arguments = parser.parse_args()
+    until = time.monotonic() + arguments.limit
+    folder = arguments.keep or Path(tempfile.mkdtemp(prefix="naiad-search-"))
     print(
-        "| model | search | measurements | winner | infer/s as found | measured again (of brute force's) | within 5% with a third |"
+        "| model | search | measurements | winner | infer/s in the search "
+        "| infer/s measured again (of brute force) | within 5% with a third |"
     )
     print("|---|---|---:|---|---:|---:|---|")
-    verdicts = [compare_searches(model, folder / model, until) for model in given.models.split(",")]
+    verdicts = [
+        compare_searches(model, folder / model, until) for model in arguments.models.split(",")
+    ]
     sys.exit(0 if all(verdicts) else 1)
 
 

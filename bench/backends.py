@@ -1,13 +1,14 @@
-"""ONNX models through Naiad, MLServer, a FastAPI app, and onnxruntime called in a loop: the same
-model, machine and run.
+"""Compares ONNX models in Naiad, MLServer, a FastAPI app, and onnxruntime called in a loop.
 
-    python -m bench.backends --peers PYTHON --minilm examples/embeddings/repository/minilm/1/model.onnx
+    python -m bench.backends --peers PYTHON --minilm MODEL
 
-PYTHON is an interpreter that has mlserver, fastapi, uvicorn, orjson and onnxruntime; without it
-only the loop is beside us. Every server gets the same JSON requests from wrk, with kept-alive
-connections, one server at a time; rounds alternate between the servers and the middle one of each
-server's is shown. Threads of the model are equal everywhere (FastAPI runs as many requests at once
-as it has, each with so many). CPU is that of the server's process tree.
+PYTHON is an interpreter with mlserver, fastapi, uvicorn, orjson and onnxruntime; without it only
+the loop is compared with Naiad. MODEL is examples/embeddings/repository/minilm/1/model.onnx.
+
+wrk sends the same JSON requests to every server over persistent connections, one server at a time.
+Rounds alternate between the servers, and the median round of each server is shown. All servers use
+the same number of threads for the model. (FastAPI runs several requests at once, each with this
+number of threads.) CPU is that of the server's process tree.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class Workload:
     name: str
     model: Path
     inputs: dict[str, np.ndarray[Any, Any]]
-    """Of one request: a batch of one."""
+    """Inputs of one request with batch size 1."""
     max_batch_size: int
     threads: int
-    """All that a server may use for the model."""
+    """Total number of threads that a server may use for the model."""
     connections: int
 
 
@@ -70,8 +71,8 @@ def tiny_model(path: Path) -> Path:
 
 
 def direct_loop(load: Workload) -> tuple[float, int, float]:
-    """Inferences per second with the best batch, that batch, and the CPU microseconds of an
-    inference then."""
+    """Returns the inferences per second with the best batch size, that batch size, and the CPU
+    microseconds per inference."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = load.threads
     session = onnxruntime.InferenceSession(
@@ -103,15 +104,17 @@ def direct_loop(load: Workload) -> tuple[float, int, float]:
 
 @contextmanager
 def naiad(load: Workload, folder: Path, instances: int) -> Iterator[tuple[Server, str, str]]:
-    """The threads are shared out among the instances."""
+    """Serves the model with Naiad. The instances share the threads equally."""
     repository = folder / f"repository-{instances}"
     (repository / "bench" / "1").mkdir(parents=True, exist_ok=True)
     link = repository / "bench/1/model.onnx"
     if not link.exists():
         link.symlink_to(load.model.resolve())
     (repository / "bench/config.pbtxt").write_text(
-        f"max_batch_size: {load.max_batch_size}\ndynamic_batching {{ }}\ninstance_group [ {{ kind: KIND_CPU count: {instances} }} ]\n"
-        f'parameters {{ key: "intra_op_thread_count" value {{ string_value: "{load.threads // instances}" }} }}\n'
+        f"max_batch_size: {load.max_batch_size}\ndynamic_batching {{ }}\n"
+        f"instance_group [ {{ kind: KIND_CPU count: {instances} }} ]\n"
+        'parameters { key: "intra_op_thread_count" value { string_value: '
+        f'"{load.threads // instances}" }} }}\n'
     )
     server = launch_naiad([str(repository)])
     try:
@@ -165,15 +168,17 @@ def mlserver(
         "host": "127.0.0.1",
         "debug": False,
     }
-    # In process: with its worker processes, which is the default, it is slower still.
+    # The model runs in MLServer's process; its default, worker processes, is slower.
     (home / "settings.json").write_text(
         json.dumps(
             {**settings, "parallel_workers": 0, "logging_settings": str(home / "logging.ini")}
         )
     )
     (home / "logging.ini").write_text(
-        "[loggers]\nkeys=root\n[handlers]\nkeys=h\n[formatters]\nkeys=f\n[logger_root]\nlevel=INFO\nhandlers=h\n"
-        "[handler_h]\nclass=StreamHandler\nformatter=f\nargs=(sys.stdout,)\n[formatter_f]\nformat=%(message)s\n"
+        "[loggers]\nkeys=root\n[handlers]\nkeys=h\n[formatters]\nkeys=f\n"
+        "[logger_root]\nlevel=INFO\nhandlers=h\n"
+        "[handler_h]\nclass=StreamHandler\nformatter=f\nargs=(sys.stdout,)\n"
+        "[formatter_f]\nformat=%(message)s\n"
     )
     model: dict[str, Any] = {"name": "bench", "implementation": "mlserver_onnx.OnnxModel"}
     if is_batching:
@@ -198,7 +203,7 @@ def wait_ready(server: Server) -> None:
         except OSError:
             pass
         time.sleep(0.05)
-    raise RuntimeError(f"not ready{server.tail()}")
+    raise RuntimeError(f"the server is not ready{server.tail()}")
 
 
 def v2_body(load: Workload) -> str:
@@ -221,7 +226,8 @@ def v2_body(load: Workload) -> str:
 def measure(server: Server, path: str, body: str, connections: int, folder: Path) -> Result:
     script = folder / "request.lua"
     script.write_text(
-        f'wrk.method = "POST"\nwrk.headers["Content-Type"] = "application/json"\nwrk.body = [==[{body}]==]\n'
+        'wrk.method = "POST"\nwrk.headers["Content-Type"] = "application/json"\n'
+        f"wrk.body = [==[{body}]==]\n"
     )
     probe = urllib.request.Request(
         f"http://{server.http}{path}", body.encode(), {"Content-Type": "application/json"}
@@ -268,27 +274,27 @@ def run(load: Workload, peers: str, folder: Path) -> dict[str, Result]:
             "MLServer, adaptive batching": lambda: mlserver(load, folder, peers, is_batching=True),
             "FastAPI": lambda: fastapi(load, folder, peers),
         }
-    found: dict[str, list[Result]] = {name: [] for name in servers}
+    rounds: dict[str, list[Result]] = {name: [] for name in servers}
     loops: list[tuple[float, int, float]] = []
     for number in range(ROUNDS):
         loops.append(direct_loop(load))
         for name, start in servers.items():
             with start() as (server, path, body):
-                found[name].append(measure(server, path, body, load.connections, folder))
-            print(f"  round {number + 1} {name}: {found[name][-1]}", file=sys.stderr)
+                rounds[name].append(measure(server, path, body, load.connections, folder))
+            print(f"  round {number + 1} {name}: {rounds[name][-1]}", file=sys.stderr)
         print(f"  round {number + 1} loop: {loops[-1]}", file=sys.stderr)
     rate, batch, cpu_us = statistics.median_low(loops)
-    results = {name: _middle(rounds) for name, rounds in found.items()}
+    results = {name: _median_round(results) for name, results in rounds.items()}
     return {f"onnxruntime in a loop, batch {batch}": Result(rate, 0.0, cpu_us), **results}
 
 
-def _middle(rounds: list[Result]) -> Result:
-    return sorted(rounds, key=lambda result: result.rate)[len(rounds) // 2]
+def _median_round(results: list[Result]) -> Result:
+    return sorted(results, key=lambda result: result.rate)[len(results) // 2]
 
 
 def markdown(load: Workload, results: dict[str, Result]) -> str:
     lines = [
-        f"**{load.name}**, {load.connections} connections, {load.threads} thread{'s' if load.threads > 1 else ''} for the model",
+        f"**{load.name}**, {load.connections} connections, threads for the model: {load.threads}",
         "",
         "| | inferences/s | p50 ms | CPU us | best of Naiad / this |",
         "|---|---:|---:|---:|---:|",
@@ -296,9 +302,8 @@ def markdown(load: Workload, results: dict[str, Result]) -> str:
     ours = max(result.rate for name, result in results.items() if name.startswith("Naiad"))
     for name, result in results.items():
         p50 = f"{result.p50_ms:.2f}" if result.p50_ms else ""
-        lines.append(
-            f"| {name} | {figure(result.rate)} | {p50} | {figure(result.cpu_us)} | {ours / result.rate:.2f} |"
-        )
+        cells = (name, figure(result.rate), p50, figure(result.cpu_us), f"{ours / result.rate:.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -307,10 +312,10 @@ def main() -> None:
     parser.add_argument(
         "--peers",
         default="",
-        help="python of an environment with mlserver, fastapi, uvicorn, orjson, onnxruntime",
+        help="Python interpreter with mlserver, fastapi, uvicorn, orjson and onnxruntime",
     )
     parser.add_argument(
-        "--minilm", type=Path, help="model.onnx of examples/embeddings (build.py makes it)"
+        "--minilm", type=Path, help="model.onnx of examples/embeddings, which build.py writes"
     )
     parser.add_argument("--only", default="", help="only workloads whose name contains this")
     arguments = parser.parse_args()

@@ -1,14 +1,16 @@
-"""`make bench`: Naiad beside the genuine Triton. Same machine, same run, same repository, same load
-              generator.
+"""Compares Naiad with Triton on the same machine, repository and load generator (`make bench`).
 
-    python -m bench.compare                      everything; prints markdown tables for RESULTS.md
-    python -m bench.compare add_sub wrk          only these parts: add_sub, large, wrk, models
-    python -m bench.compare --rounds 5 --json figures.json --server "my-server --model-repository {repository} ..."
+    python -m bench.compare
+        Runs everything and prints markdown tables for RESULTS.md.
+    python -m bench.compare add_sub wrk
+        Runs only these parts. The parts are add_sub, large, wrk and models.
+    python -m bench.compare --rounds 5 --json figures.json --server "COMMAND {repository} ..."
+        Measures another command instead of `naiad serve`.
 
-The two servers run side by side and take turns under load; only one is loaded at a time, and both
-have answered the same request alike before. The median over the rounds is kept, and over the
-starts: a process keeps the speed that it starts with, which is a tenth more or less each time.
-Absolute figures move with the machine; the ratios are the result.
+Both servers run at the same time, but only one is under load at a time. Before that, both must give
+the same response to the same request. The result is the median over rounds and over starts: the
+speed of a process varies by about a tenth from start to start. Absolute figures depend on the
+machine; the ratios are the result.
 """
 
 from __future__ import annotations
@@ -32,17 +34,20 @@ from bench.table import Row, markdown, over_starts
 from tests.server.harness import Server, free_ports, naiad_command, naiad_environment, port_flags
 
 REPOSITORY = str(Path(__file__).parent / "repository")
-OURS = "{naiad} serve --model-repository={repository} --http-port={http} --grpc-port={grpc} --metrics-port={metrics}"
+OURS = (
+    "{naiad} serve --model-repository={repository} --http-port={http} --grpc-port={grpc}"
+    " --metrics-port={metrics}"
+)
 MANY_CLIENTS = {
     "asynchronous": ["--async", "--measurement-interval", "500"],
     "asynchronous, one thread": ["--async", "--max-threads", "1", "--measurement-interval", "500"],
 }
-"""perf_analyzer with 64 clients. In its default mode each is a thread that sends without pause,
-while its main thread sorts the requests of the last window one by one out of a list that grows
-meanwhile: over HTTP it takes more CPU than either server, and mostly never ends. In asynchronous
-mode a few threads do all the sending, and short windows keep the list short. One thread takes the
-least CPU from the servers, but is at its end at 15,000 to 20,000 requests per second over HTTP.
-Both servers are measured alike."""
+"""Flags of perf_analyzer for 64 clients. In its default mode each client is a thread, and the main
+thread extracts the requests of the last window one by one from a growing list. Over HTTP this needs
+more CPU than either server, and mostly never ends. In asynchronous mode a few threads send all
+requests, and short windows keep the list short. One thread leaves the most CPU to the servers, but
+is limited to 15,000 to 20,000 requests per second over HTTP. The flags are the same for both
+servers."""
 Pair = dict[str, Server]
 Measure = Callable[[Server], Figures | None]
 
@@ -75,7 +80,7 @@ def both(repository: str, ours: str) -> Iterator[Pair]:
 
 
 def check_alike(servers: Pair) -> None:
-    """A fast server with wrong answers is not worth measuring."""
+    """Exits unless both servers give the same response."""
     body = {
         "inputs": [
             {
@@ -87,40 +92,40 @@ def check_alike(servers: Pair) -> None:
             for n in (0, 1)
         ]
     }
-    answers = {
+    responses = {
         name: json.loads(server.post("/v2/models/add_sub/infer", body)[1])
         for name, server in servers.items()
     }
-    if answers["triton"] != answers["naiad"]:
-        sys.exit(f"the two servers answer differently: {answers}")
+    if responses["triton"] != responses["naiad"]:
+        sys.exit(f"the responses of the servers differ: {responses}")
 
 
 def take_turns(servers: Pair, measure: Measure, rounds: int) -> dict[str, Figures] | None:
-    found: dict[str, list[Figures]] = {name: [] for name in servers}
+    rounds_of: dict[str, list[Figures]] = {name: [] for name in servers}
     for _ in range(rounds):
         for name, server in servers.items():
             figures = measure(server) or measure(server)
             if figures is not None:
-                found[name].append(figures)
-    if not all(found.values()):
+                rounds_of[name].append(figures)
+    if not all(rounds_of.values()):
         return None
     fields = [field.name for field in dataclasses.fields(Figures)]
     return {
         name: Figures(*(statistics.median(getattr(one, field) for one in some) for field in fields))
-        for name, some in found.items()
+        for name, some in rounds_of.items()
     }
 
 
-def rows(what: str, found: dict[str, Figures] | None, goals: dict[str, str]) -> list[Row]:
-    if found is None:
+def rows(what: str, medians: dict[str, Figures] | None, goals: dict[str, str]) -> list[Row]:
+    if medians is None:
         print(f"{what}: no figures", file=sys.stderr)
         return []
     units = {"infer_per_s": "infer/s", "p50_us": "us p50", "cpu_us": "us CPU / infer"}
     made = [
         Row(
             what,
-            getattr(found["naiad"], field),
-            getattr(found["triton"], field),
+            getattr(medians["naiad"], field),
+            getattr(medians["triton"], field),
             unit,
             goals.get(field, ""),
         )
@@ -147,14 +152,14 @@ def measure_add_sub(servers: Pair, rounds: int) -> list[Row]:
                 else {"infer_per_s": ">= 2", "cpu_us": "<= 0.35"}
             )
             for how, extra in MANY_CLIENTS.items() if concurrency == 64 else {"": []}.items():
-                found = take_turns(
+                medians = take_turns(
                     servers,
                     lambda server, p=protocol, c=concurrency, e=extra: perf_analyzer(
                         server, "add_sub", p, c, e
                     ),  # type: ignore[misc]
                     rounds,
                 )
-                made += rows(f"add_sub {protocol} c={concurrency} {how}".rstrip(), found, goals)
+                made += rows(f"add_sub {protocol} c={concurrency} {how}".rstrip(), medians, goals)
     return made
 
 
@@ -163,13 +168,13 @@ def measure_large(servers: Pair, rounds: int) -> list[Row]:
     for protocol in ("http", "grpc"):
         for mebibytes in (1, 4):
             shape = ["--shape", f"INPUT0:{mebibytes << 18}", *STEADY]
-            found = take_turns(
+            medians = take_turns(
                 servers,
                 lambda server, p=protocol, s=shape: perf_analyzer(server, "identity_fp32", p, 4, s),  # type: ignore[misc]
                 rounds,
             )
             made += rows(
-                f"identity_fp32 {mebibytes} MiB {protocol} c=4", found, {"infer_per_s": ">= 1.5"}
+                f"identity_fp32 {mebibytes} MiB {protocol} c=4", medians, {"infer_per_s": ">= 1.5"}
             )
     return made
 
@@ -180,8 +185,10 @@ def measure_wrk(servers: Pair, rounds: int) -> list[Row]:
         return []
     made: list[Row] = []
     for connections in (16, 64):
-        found = take_turns(servers, lambda server, c=connections: wrk(server, c), rounds)  # type: ignore[misc]
-        made += rows(f"add_sub JSON wrk {connections} connections", found, {"infer_per_s": ">= 2"})
+        medians = take_turns(servers, lambda server, c=connections: wrk(server, c), rounds)  # type: ignore[misc]
+        made += rows(
+            f"add_sub JSON wrk {connections} connections", medians, {"infer_per_s": ">= 2"}
+        )
     return made
 
 
@@ -198,16 +205,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--starts",
         type=int,
         default=1,
-        help="so often both servers are started anew (not of the part `models`)",
+        help="number of times both servers are started (except for the part `models`)",
     )
     parser.add_argument(
-        "--models", type=int, default=100, help="how many small models the part `models` serves"
+        "--models", type=int, default=100, help="number of small models in the part `models`"
     )
     parser.add_argument("--repository", default=REPOSITORY)
     parser.add_argument(
-        "--server", default=OURS, help="our command, with {repository} {http} {grpc} {metrics}"
+        "--server",
+        default=OURS,
+        help="command of the server, with {repository} {http} {grpc} {metrics}",
     )
-    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     chosen = parser.parse_args(arguments)
     parts = chosen.parts
     oracle.install()
@@ -230,7 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         made += many_models.measure(
             chosen.models, lambda name, repository: launch(name, repository, chosen.server)
         )
-    command = f"python -m bench.compare {' '.join(parts)} --rounds {chosen.rounds} --starts {chosen.starts}"
+    flags = f"--rounds {chosen.rounds} --starts {chosen.starts}"
+    command = f"python -m bench.compare {' '.join(parts)} {flags}"
     print(
         f"`{command}` on {os.cpu_count()} cores, {platform.platform()}, Triton {oracle.VERSION}\n"
     )

@@ -1,18 +1,24 @@
-"""Ensembles and BLS: what the way between steps costs, and how many requests pass beside the
-genuine Triton.
+"""Measures the cost of ensembles and BLS, and compares their throughput with Triton's.
 
-    python -m bench.ensembles                       everything; prints markdown for RESULTS.md
+    python -m bench.ensembles
+        Runs everything and prints markdown for RESULTS.md.
     python -m bench.ensembles cost throughput wrk large --rounds 3
     python -m bench.ensembles throughput --only chain
 
-cost        A request through an ensemble of three steps against three requests, one to each step, on our server alone:
-            `cpu`    CPU of the whole process tree per ensemble request / the sum of the CPU per request to each step (c=16);
-            `p50`    the client's median latency at c=1 / the sum of the three medians;
-            `inside` the server's own time for an ensemble request / the sum of its times for the three steps of those same requests,
-                     from its statistics at c=1: no client, no wire, only what the data flow adds.
-throughput  perf_analyzer at 16 connections on the chain as an ensemble, as blocking BLS calls, as awaited BLS calls.
-wrk         The same with wrk and JSON at 64 connections. perf_analyzer itself takes some 100 us of the same cores per request, wrk a few.
-large       The chain on tensors of 1 and 4 MiB.
+cost        Compares a request to an ensemble of three steps with one request to each step, on
+            Naiad alone:
+            `cpu`    CPU of the process tree per ensemble request, divided by the sum of the CPU
+                     per request to each step, at c=16.
+            `p50`    The client's median latency at c=1, divided by the sum of the medians of the
+                     three steps.
+            `inside` The server's time for an ensemble request, divided by the sum of its times for
+                     the three steps of the same requests, from its statistics at c=1. This is the
+                     cost of the data flow without client and network.
+throughput  Runs perf_analyzer with 16 connections on the three steps as an ensemble, as blocking
+            BLS calls and as awaited BLS calls.
+wrk         Does the same with wrk and JSON at 64 connections. perf_analyzer uses about 100 us of
+            the same cores per request, wrk a few.
+large       Runs the three steps on tensors of 1 and 4 MiB.
 """
 
 from __future__ import annotations
@@ -46,26 +52,27 @@ def check_alike(servers: Pair) -> None:
         ]
     }
     for model in MODELS:
-        answers = {
+        responses = {
             name: json.loads(server.post(f"/v2/models/{model}/infer", body)[1])
             for name, server in servers.items()
         }
         data = {
-            name: answer.get("outputs", [{}])[0].get("data") for name, answer in answers.items()
+            name: response.get("outputs", [{}])[0].get("data")
+            for name, response in responses.items()
         }
         if data["triton"] != data["naiad"] or not data["naiad"]:
-            sys.exit(f"the two servers answer differently: {answers}")
+            sys.exit(f"the responses of the servers differ: {responses}")
 
 
 def own_time_ns(server: Server, model: str) -> tuple[int, int]:
-    """(requests, nanoseconds) that the server counts for a model."""
-    (found,) = json.loads(server.get(f"/v2/models/{model}/stats")[1])["model_stats"]
-    success = found["inference_stats"]["success"]
+    """Returns the number of requests of a model and their nanoseconds, from its statistics."""
+    (statistics,) = json.loads(server.get(f"/v2/models/{model}/stats")[1])["model_stats"]
+    success = statistics["inference_stats"]["success"]
     return int(success["count"]), int(success["ns"])
 
 
 def inside(server: Server) -> float:
-    """One more run of the chain, seen from the server's own clock."""
+    """Runs the chain once more and returns the ratio of the server's own times."""
     before = {model: own_time_ns(server, model) for model in ("chain", *STEPS)}
     if perf_analyzer(server, "chain", "grpc", 1, []) is None:
         return float("nan")
@@ -83,8 +90,10 @@ def measure_cost(server: Server, rounds: int) -> list[str]:
         narrow = {model: perf_analyzer(server, model, "grpc", 1, []) for model in ("chain", *STEPS)}
         ratios["inside"].append(inside(server))
         if all(wide.values()) and all(narrow.values()):
-            cpu = {model: found.cpu_us for model, found in wide.items() if found is not None}
-            p50 = {model: found.p50_us for model, found in narrow.items() if found is not None}
+            cpu = {model: figures.cpu_us for model, figures in wide.items() if figures is not None}
+            p50 = {
+                model: figures.p50_us for model, figures in narrow.items() if figures is not None
+            }
             ratios["cpu"].append(cpu["chain"] / sum(cpu[step] for step in STEPS))
             ratios["p50"].append(p50["chain"] / sum(p50[step] for step in STEPS))
             print(
@@ -93,8 +102,8 @@ def measure_cost(server: Server, rounds: int) -> list[str]:
                 flush=True,
             )
     lines = ["| ensemble of three / sum of its three steps | ratio | goal |", "|---|---:|---|"]
-    for name, found in ratios.items():
-        value = statistics.median(found) if found else float("nan")
+    for name, values in ratios.items():
+        value = statistics.median(values) if values else float("nan")
         lines.append(f"| {name} | {value:.2f} | < {GOAL} {'yes' if value < GOAL else 'NO'} |")
     return lines
 
@@ -103,12 +112,12 @@ def measure_throughput(servers: Pair, rounds: int, models: Sequence[str]) -> lis
     made: list[Row] = []
     for model in models:
         for protocol in ("http", "grpc"):
-            found = take_turns(
+            medians = take_turns(
                 servers,
                 lambda server, m=model, p=protocol: perf_analyzer(server, m, p, 16, []),  # type: ignore[misc]
                 rounds,
             )
-            made += rows(f"{model} {protocol} c=16", found, {"infer_per_s": ">= 2"})
+            made += rows(f"{model} {protocol} c=16", medians, {"infer_per_s": ">= 2"})
     return made
 
 
@@ -118,8 +127,8 @@ def measure_wrk(servers: Pair, rounds: int, models: Sequence[str]) -> list[Row]:
         return []
     made: list[Row] = []
     for model in models:
-        found = take_turns(servers, lambda server, m=model: wrk(server, 64, 4, m), rounds)  # type: ignore[misc]
-        made += rows(f"{model} JSON wrk 64 connections", found, {"infer_per_s": ">= 2"})
+        medians = take_turns(servers, lambda server, m=model: wrk(server, 64, 4, m), rounds)  # type: ignore[misc]
+        made += rows(f"{model} JSON wrk 64 connections", medians, {"infer_per_s": ">= 2"})
     return made
 
 
@@ -127,12 +136,12 @@ def measure_large(servers: Pair, rounds: int, models: Sequence[str]) -> list[Row
     made: list[Row] = []
     for mebibytes in (1, 4):
         shape = ["--shape", f"X:{mebibytes << 18}", *STEADY]
-        found = take_turns(
+        medians = take_turns(
             servers,
             lambda server, s=shape: perf_analyzer(server, "large_chain", "grpc", 4, s),  # type: ignore[misc]
             rounds,
         )
-        made += rows(f"large_chain {mebibytes} MiB grpc c=4", found, {"infer_per_s": ">= 2"})
+        made += rows(f"large_chain {mebibytes} MiB grpc c=4", medians, {"infer_per_s": ">= 2"})
     return made
 
 
@@ -149,13 +158,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--starts",
         type=int,
         default=1,
-        help="so often both servers are started anew (not for `cost`)",
+        help="number of times both servers are started (except for `cost`)",
     )
     parser.add_argument(
         "--only",
         action="append",
         choices=MODELS,
-        help="of throughput and wrk; may be given several times",
+        help="models of throughput and wrk to measure; may be repeated",
     )
     chosen = parser.parse_args(arguments)
     parts = chosen.parts
@@ -177,7 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 ]
             )
     made = over_starts(starts)
-    command = f"python -m bench.ensembles {' '.join(parts)} --rounds {chosen.rounds} --starts {chosen.starts}"
+    flags = f"--rounds {chosen.rounds} --starts {chosen.starts}"
+    command = f"python -m bench.ensembles {' '.join(parts)} {flags}"
     print(
         f"`{command}` on {os.cpu_count()} cores, {platform.platform()}, Triton {oracle.VERSION}\n"
     )

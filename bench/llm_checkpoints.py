@@ -1,8 +1,7 @@
-"""Checkpoints without weights: a shape's config.json and a tokenizer made up to its vocabulary, for
-`load_format: dummy`.
+"""Writes checkpoints without weights, for `load_format: dummy`.
 
-A digit is one token and nothing else is made of digits, so a prompt of n digits has n tokens. All
-other tokens are four letters.
+A checkpoint has the config.json of a shape and a made-up tokenizer of the right vocabulary size. A
+digit is one token, and no longer token contains a digit, so a prompt of n digits has n tokens.
 """
 
 from __future__ import annotations
@@ -37,18 +36,19 @@ def _tokenizer(vocab_size: int) -> dict[str, Any]:
         "use_regex": True,
     }
     return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "pre_tokenizer": level,
-        "post_processor": None, "decoder": level,
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
+        "normalizer": None, "pre_tokenizer": level, "post_processor": None, "decoder": level,
         "model": {
-            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
-            "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-            "vocab": {word: index for index, word in enumerate(vocabulary)}, "merges": merges,
+            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+            "ignore_merges": False, "merges": merges,
+            "vocab": {word: index for index, word in enumerate(vocabulary)},
         },
     }  # fmt: skip
 
 
 def _byte_alphabet() -> list[str]:
-    """A character for every byte, as byte-level tokenizers write them."""
+    """Returns the character that byte-level tokenizers use for each byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return [chr(byte) for byte in printable] + [chr(256 + index) for index in range(len(others))]

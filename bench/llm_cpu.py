@@ -1,16 +1,18 @@
-"""SmolLM2-135M on this machine's CPU, 1 and 8 requests at once, every way to serve it in one run
-and one table.
+"""Compares ways to serve SmolLM2-135M on the CPU, with 1 and 8 concurrent requests.
 
-    naiad pull smollm2; python -m bench.llm_cpu                 all of it
+    naiad pull smollm2; python -m bench.llm_cpu
     python -m bench.llm_cpu --only openvino,direct-openvino --rounds 8
 
-Ours: `backend: "llm"` on each engine, whole and streamed, over HTTP. Against: a Hugging Face
-      pipeline in model.py (dynamic batching) in our own server, OpenVINO GenAI's
-      ContinuousBatchingPipeline and llama.cpp (xllamacpp) called directly, without a server. The
-      native engine runs as it comes (float32, matrices in float16), all in float32 and all in
-      bfloat16, the pipeline in the last two. All are open at the same time and take turns, round by
-      round: the machine's moods meet them alike. All get prompts of the same kind and write exactly
-      NUM_TOKENS tokens, greedily; prompts differ between rounds, so no cache helps.
+The ways are:
+- `backend: "llm"` on each engine over HTTP, streamed and not. The native engine runs with its
+  defaults (float32 with matrices in float16), in float32 and in bfloat16.
+- A Hugging Face pipeline in a model.py with dynamic batching, served by Naiad, in float32 and in
+  bfloat16.
+- OpenVINO GenAI's ContinuousBatchingPipeline and llama.cpp (xllamacpp), called without a server.
+
+All run at the same time and take turns, round by round, so that changes of the machine's speed
+affect them equally. Each writes exactly NUM_TOKENS tokens greedily. Prompts differ between rounds,
+so that caches do not help.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ NUM_TOKENS = 64
 NUM_THREADS = 2
 CONCURRENCIES = (1, 8)
 MARK = "seconds: "
-"""Before what a child answers: libraries write to its standard output too."""
+"""Prefix of a child's result, because libraries also write to its standard output."""
 TOPICS = (
     "a lighthouse",
     "the tides",
@@ -64,21 +66,29 @@ torch.set_num_threads(%(threads)d)
 
 class TritonPythonModel:
     def initialize(self, args):
-        path = Path(json.loads(args["model_config"])["parameters"]["huggingface_model"]["string_value"])
+        parameters = json.loads(args["model_config"])["parameters"]
+        path = Path(parameters["huggingface_model"]["string_value"])
         tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
         tokenizer.pad_token = tokenizer.eos_token
         tokenizer.padding_side = "left"
-        model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.%(dtype)s)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            path.parent, gguf_file=path.name, dtype=torch.%(dtype)s
+        )
         self.pipeline = transformers.pipeline("text-generation", model=model, tokenizer=tokenizer)
 
     def execute(self, requests):
-        tensors = [pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy() for request in requests]
-        prompts = [tensor.ravel()[0].decode() for tensor in tensors]
-        found = self.pipeline(
-            prompts, max_new_tokens=%(tokens)d, min_new_tokens=%(tokens)d, do_sample=False, batch_size=len(prompts), return_full_text=False
+        tensors = [pb_utils.get_input_tensor_by_name(request, "text_input") for request in requests]
+        prompts = [tensor.as_numpy().ravel()[0].decode() for tensor in tensors]
+        results = self.pipeline(
+            prompts, max_new_tokens=%(tokens)d, min_new_tokens=%(tokens)d, do_sample=False,
+            batch_size=len(prompts), return_full_text=False,
         )
-        texts = [np.array([[one[0]["generated_text"].encode()]], dtype=np.object_) for one in found]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)]) for text in texts]
+        texts = [result[0]["generated_text"].encode() for result in results]
+        outputs = [np.array([[text]], dtype=np.object_) for text in texts]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("text_output", output)])
+            for output in outputs
+        ]
 '''  # fmt: skip
 
 
@@ -86,7 +96,7 @@ class TritonPythonModel:
 class Round:
     took_s: float
     first_s: list[float]
-    """Time to the first event of each request; only of streams."""
+    """Time to the first event of each streamed request."""
 
 
 Runner = Callable[[list[str]], Round]
@@ -95,7 +105,8 @@ Opener = Callable[[Path], contextlib.AbstractContextManager[dict[str, Runner]]]
 
 def prompts(count: int, round_number: int) -> list[str]:
     return [
-        f"<|im_start|>user\nStory {round_number}.{index}: tell me about {TOPICS[index % len(TOPICS)]}.<|im_end|>\n<|im_start|>assistant\n"
+        f"<|im_start|>user\nStory {round_number}.{index}: tell me about"
+        f" {TOPICS[index % len(TOPICS)]}.<|im_end|>\n<|im_start|>assistant\n"
         for index in range(count)
     ]
 
@@ -103,8 +114,8 @@ def prompts(count: int, round_number: int) -> list[str]:
 # Over HTTP.
 
 
-class Asker:
-    """A client's thread with its connection, both there before the clock starts."""
+class Client:
+    """A connection that is opened before the measurement starts."""
 
     def __init__(self, server: Endpoints, model: str, is_streamed: bool) -> None:
         self._model = model
@@ -113,8 +124,8 @@ class Asker:
         self._connection.connect()
         self._path = f"/v2/models/{model}/{'generate_stream' if is_streamed else 'generate'}"
 
-    def ask(self, prompt: str) -> float | None:
-        """Seconds to the first event, for a stream."""
+    def generate(self, prompt: str) -> float | None:
+        """Sends a prompt. Returns the seconds to the first event of a stream, else None."""
         fields: dict[str, object] = {"text_input": prompt}
         if self._model != "pipeline":
             fields |= {
@@ -130,12 +141,12 @@ class Asker:
         first_s = time.perf_counter() - start_s
         rest = first + response.read()
         if self._model != "pipeline":
-            assert b'"finish_reason":"length"' in rest, "it stopped before its last token"
+            assert b'"finish_reason":"length"' in rest, "generation stopped before the last token"
         return first_s if first else None
 
 
 def generated_tokens(server: Endpoints) -> float:
-    """What the engine itself has counted; shown a moment later."""
+    """Returns the number of tokens in the metrics, which lag behind a little."""
     for line in server.get("/metrics", "metrics")[1].decode().splitlines():
         if line.startswith("vllm:generation_tokens_total{"):
             return float(line.rpartition(" ")[2])
@@ -143,7 +154,7 @@ def generated_tokens(server: Endpoints) -> float:
 
 
 def settled_tokens(server: Endpoints) -> float:
-    """A whole number of answers: what was asked for before has been counted by then."""
+    """Waits until the metrics count a whole number of responses, i.e. all earlier requests."""
     end_s = time.monotonic() + 10
     while (count := generated_tokens(server)) == 0 or count % NUM_TOKENS:
         assert time.monotonic() < end_s, (
@@ -153,7 +164,7 @@ def settled_tokens(server: Endpoints) -> float:
 
 
 def require_tokens(server: Endpoints, before: float, expected: int) -> None:
-    """Every request wrote all of its tokens: otherwise the rate is no rate."""
+    """Asserts that every request wrote all of its tokens."""
     end_s = time.monotonic() + 10
     while generated_tokens(server) - before != expected:
         assert time.monotonic() < end_s, (
@@ -163,14 +174,14 @@ def require_tokens(server: Endpoints, before: float, expected: int) -> None:
 
 def served(server: Endpoints, model: str, is_streamed: bool) -> Runner:
     pool = ThreadPoolExecutor(max(CONCURRENCIES))
-    askers = [Asker(server, model, is_streamed) for _ in range(max(CONCURRENCIES))]
-    list(pool.map(lambda _: time.sleep(0.01), askers))  # starts its threads
+    clients = [Client(server, model, is_streamed) for _ in range(max(CONCURRENCIES))]
+    list(pool.map(lambda _: time.sleep(0.01), clients))  # starts the threads of the pool
 
     def run(texts: list[str]) -> Round:
         before = settled_tokens(server) if model != "pipeline" else 0.0
         start_s = time.perf_counter()
         first_s = list(
-            pool.map(lambda pair: pair[0].ask(pair[1]), zip(askers, texts, strict=False))
+            pool.map(lambda pair: pair[0].generate(pair[1]), zip(clients, texts, strict=False))
         )
         took_s = time.perf_counter() - start_s
         if model != "pipeline":
@@ -187,7 +198,7 @@ def serve(
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), model, config, files)
         with naiad([folder]) as server:
-            Asker(server, model, False).ask(prompts(1, 99)[0])
+            Client(server, model, False).generate(prompts(1, 99)[0])
             yield {way: served(server, model, is_streamed) for way, is_streamed in ways.items()}
 
 
@@ -216,7 +227,8 @@ def ours(engine: str, dtype: str = "") -> Opener:
 def pipeline(dtype: str) -> Opener:
     def open_it(checkpoint: Path) -> contextlib.AbstractContextManager[dict[str, Runner]]:
         config = (
-            'backend: "python"\nmax_batch_size: 8\ndynamic_batching { max_queue_delay_microseconds: 20000 }\n'
+            'backend: "python"\nmax_batch_size: 8\n'
+            "dynamic_batching { max_queue_delay_microseconds: 20000 }\n"
             'input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
             'output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
             + parameter("huggingface_model", checkpoint)
@@ -228,11 +240,11 @@ def pipeline(dtype: str) -> Opener:
     return open_it
 
 
-# Called directly, each in a process of its own.
+# Called directly, each in its own process.
 
 
 def direct(name: str, way: str) -> Opener:
-    """A child that gets one JSON list of prompts per line, and answers with the seconds."""
+    """Starts a child that reads one JSON list of prompts per line and prints the seconds."""
 
     @contextlib.contextmanager
     def open_it(checkpoint: Path) -> Iterator[dict[str, Runner]]:
@@ -271,7 +283,7 @@ def direct(name: str, way: str) -> Opener:
     return open_it
 
 
-def answer_lines(round_s: Callable[[list[str]], float]) -> None:
+def serve_rounds(round_s: Callable[[list[str]], float]) -> None:
     for line in sys.stdin:
         print(MARK + str(round_s(json.loads(line))), flush=True)
 
@@ -284,7 +296,7 @@ def direct_openvino(checkpoint: Path) -> None:
     scheduler.num_kv_blocks = 2048
     scheduler.max_num_batched_tokens = 512
     scheduler.max_num_seqs = 256
-    # these three as our engine sets them: the same pipeline on both sides
+    # Naiad's engine sets these three in the same way.
     scheduler.enable_prefix_caching = True
     scheduler.dynamic_split_fuse = True
     pipeline = openvino_genai.ContinuousBatchingPipeline(
@@ -299,7 +311,7 @@ def direct_openvino(checkpoint: Path) -> None:
 
     def round_s(texts: list[str]) -> float:
         start_s = time.perf_counter()
-        # A request whose handle is gone is dropped.
+        # The pipeline drops a request whose handle is garbage collected.
         handles = [
             pipeline.add_request(
                 next(numbers), tokenizer.encode(text, add_special_tokens=False).input_ids, config
@@ -313,7 +325,7 @@ def direct_openvino(checkpoint: Path) -> None:
             assert sum(len(one.generated_ids) for one in handle.read_all()) == NUM_TOKENS
         return took_s
 
-    answer_lines(round_s)
+    serve_rounds(round_s)
 
 
 def direct_llamacpp(checkpoint: Path) -> None:
@@ -336,7 +348,7 @@ def direct_llamacpp(checkpoint: Path) -> None:
                 "ignore_eos": True,
                 "cache_prompt": False,
             }
-            server.handle_completions(body, lambda answer: None)
+            server.handle_completions(body, lambda response: None)
 
         start_s = time.perf_counter()
         threads = [threading.Thread(target=one, args=(text,)) for text in texts]
@@ -346,7 +358,7 @@ def direct_llamacpp(checkpoint: Path) -> None:
             thread.join()
         return time.perf_counter() - start_s
 
-    answer_lines(round_s)
+    serve_rounds(round_s)
 
 
 OPENERS: dict[str, Opener] = {
@@ -362,25 +374,25 @@ OPENERS: dict[str, Opener] = {
 DIRECT = {"openvino": direct_openvino, "llamacpp": direct_llamacpp}
 
 
-def table(found: dict[tuple[str, int], list[Round]]) -> str:
-    """`beside`: the median, over the rounds, of this way's speed in parts of the first one's in the
-    same round."""
+def table(results: dict[tuple[str, int], list[Round]]) -> str:
+    """`relative` is the median, over the rounds, of the speed relative to the first way."""
     lines = [
-        "| way | requests at once | tokens/s, median | range | beside the first | first token, median ms |",
+        "| way | concurrent requests | tokens/s, median | range | relative to the first "
+        "| first token, median ms |",
         "|---|---:|---:|---|---:|---:|",
     ]
-    first_way = next(iter(found))[0]
-    for (way, concurrency), rounds in found.items():
+    first_way = next(iter(results))[0]
+    for (way, concurrency), rounds in results.items():
         rates = [concurrency * NUM_TOKENS / one.took_s for one in rounds]
-        beside = statistics.median(
+        relative = statistics.median(
             other.took_s / one.took_s
-            for one, other in zip(rounds, found[first_way, concurrency], strict=True)
+            for one, other in zip(rounds, results[first_way, concurrency], strict=True)
         )
         first_s = [value for one in rounds for value in one.first_s]
         first = f"{statistics.median(first_s) * 1000:.0f}" if first_s else ""
-        lines.append(
-            f"| {way} | {concurrency} | {statistics.median(rates):.1f} | {min(rates):.0f} - {max(rates):.0f} | {beside:.2f} | {first} |"
-        )
+        span = f"{min(rates):.0f} - {max(rates):.0f}"
+        rate = f"{statistics.median(rates):.1f}"
+        lines.append(f"| {way} | {concurrency} | {rate} | {span} | {relative:.2f} | {first} |")
     return "\n".join(lines)
 
 
@@ -389,7 +401,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--checkpoint", type=Path, default=cache_dir() / PULLED["smollm2"])
-    parser.add_argument("--only", default=",".join(OPENERS), help="of " + ", ".join(OPENERS))
+    parser.add_argument("--only", default=",".join(OPENERS), help="some of " + ", ".join(OPENERS))
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--direct", choices=DIRECT, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -397,10 +409,8 @@ def main() -> None:
         DIRECT[arguments.direct](arguments.checkpoint)
         return
     if not arguments.checkpoint.exists():
-        parser.error(
-            "no checkpoint: run `naiad pull smollm2`, or name a GGUF file with --checkpoint"
-        )
-    found: dict[tuple[str, int], list[Round]] = {}
+        parser.error("no checkpoint: run `naiad pull smollm2`, or set --checkpoint to a GGUF file")
+    results: dict[tuple[str, int], list[Round]] = {}
     with contextlib.ExitStack() as stack:
         runners: dict[str, Runner] = {}
         for name in arguments.only.split(","):
@@ -409,13 +419,13 @@ def main() -> None:
         for concurrency in CONCURRENCIES:
             for _ in range(arguments.rounds):
                 for way, run in runners.items():
-                    found.setdefault((way, concurrency), []).append(
+                    results.setdefault((way, concurrency), []).append(
                         run(prompts(concurrency, next(numbers)))
                     )
         print(
             table(
                 {
-                    (way, concurrency): found[way, concurrency]
+                    (way, concurrency): results[way, concurrency]
                     for way in runners
                     for concurrency in CONCURRENCIES
                 }

@@ -1,9 +1,9 @@
-"""The comparison that Triton's tutorial on Hugging Face models prints: Falcon-7B, answers of 15
-tokens, requests per second.
+"""Repeats the comparison of Triton's tutorial on Hugging Face models: Falcon-7B, 15 tokens per
+response, requests per second.
 
-Two models behind one server and the same route: our engine (`backend: "llm"`), and a transformers
-pipeline in a model.py with dynamic batching. Both have random weights of the same shape and write
-exactly NUM_OUT tokens.
+One server serves two models: Naiad's engine (`backend: "llm"`), and a transformers pipeline in a
+model.py with dynamic batching. Both have random weights of the same shape and write exactly NUM_OUT
+tokens.
 """
 
 from __future__ import annotations
@@ -47,22 +47,31 @@ CHECKPOINT = Path({checkpoint!r})
 
 class TritonPythonModel:
     def initialize(self, args):
-        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(CHECKPOINT / "tokenizer.json"), pad_token="!", eos_token="!")
+        tokenizer = transformers.PreTrainedTokenizerFast(
+            tokenizer_file=str(CHECKPOINT / "tokenizer.json"), pad_token="!", eos_token="!"
+        )
         tokenizer.padding_side = "left"
         config = transformers.FalconConfig.from_pretrained(CHECKPOINT)
         config.pad_token_id = tokenizer.pad_token_id
         with torch.device({device!r}):
             model = transformers.AutoModelForCausalLM.from_config(config, dtype={dtype}).eval()
-        self.pipeline = transformers.pipeline("text-generation", model=model, tokenizer=tokenizer, device={device!r})
+        self.pipeline = transformers.pipeline(
+            "text-generation", model=model, tokenizer=tokenizer, device={device!r}
+        )
 
     def execute(self, requests):
-        tensors = [pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy() for request in requests]
-        prompts = [text.decode() for tensor in tensors for text in tensor.ravel()]
-        found = self.pipeline(
-            prompts, max_new_tokens={num_out}, min_new_tokens={num_out}, do_sample=False, batch_size=len(prompts), return_full_text=False
+        tensors = [pb_utils.get_input_tensor_by_name(request, "text_input") for request in requests]
+        prompts = [text.decode() for tensor in tensors for text in tensor.as_numpy().ravel()]
+        results = self.pipeline(
+            prompts, max_new_tokens={num_out}, min_new_tokens={num_out}, do_sample=False,
+            batch_size=len(prompts), return_full_text=False,
         )
-        texts = [np.array([[one[0]["generated_text"].encode()]], dtype=np.object_) for one in found]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)]) for text in texts]
+        texts = [result[0]["generated_text"].encode() for result in results]
+        outputs = [np.array([[text]], dtype=np.object_) for text in texts]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("text_output", output)])
+            for output in outputs
+        ]
 """
 
 Step = Callable[[float, str, Callable[[], Any]], Any]
@@ -70,7 +79,7 @@ Step = Callable[[float, str, Callable[[], Any]], Any]
 
 class FalconRow(msgspec.Struct):
     way: str
-    """engine or pipeline."""
+    """Either engine or pipeline."""
     concurrency: int
     requests_per_s: float
     p50_ms: float
@@ -119,7 +128,8 @@ def measure_one(plan: Plan) -> FalconRow:
         percentile(readings.request_s, 0.5) * 1e3,
     )
     print(
-        f"  falcon {row.way:9} {row.concurrency:3} at once: {row.requests_per_s:8.1f} requests/s, p50 {row.p50_ms:.1f} ms",
+        f"  falcon {row.way:9} concurrency {row.concurrency:3}:"
+        f" {row.requests_per_s:8.1f} requests/s, p50 {row.p50_ms:.1f} ms",
         flush=True,
     )
     return row

@@ -1,14 +1,18 @@
-"""Language models on one GPU, with random weights: one script, one table.
+"""Measures language models with random weights on one GPU.
 
-    python -m bench.llm_gpu                                    all of it
+    python -m bench.llm_gpu
+        Runs everything.
     python -m bench.llm_gpu --only batch --model llama-3.1-8b
-    python -m bench.llm_gpu --only served --limit-s 115        through the server beside the engine alone; stops before it takes longer
-    python -m bench.llm_gpu --profile 64 --only batch          where a decode step's time goes, kernel by kernel
-    python -m bench.llm_gpu --device cpu                       the whole script with tiny shapes, to try it out
+    python -m bench.llm_gpu --only served --limit-s 115
+        Compares the server with the engine alone, in at most 115 seconds.
+    python -m bench.llm_gpu --profile 64 --only batch
+        Shows the time of a decode step, kernel by kernel.
+    python -m bench.llm_gpu --device cpu
+        Tries the script with tiny shapes.
 
-batch, nano and prefill are the engine alone (llm_offline.py), served is the whole server
-(llm_served.py), falcon the comparison with a Hugging Face pipeline in model.py (llm_falcon.py).
-Figures are printed as they come and kept in --json after every step.
+batch, nano and prefill measure the engine alone (llm_offline.py), served the whole server
+(llm_served.py), and falcon compares with a Hugging Face pipeline in a model.py (llm_falcon.py).
+Figures are printed immediately and written to --json after every step.
 """
 
 from __future__ import annotations
@@ -43,11 +47,12 @@ class Results(msgspec.Struct):
     falcon: list[FalconRow] = msgspec.field(default_factory=list)
     ready_s: float = 0.0
     shares: dict[str, float] = msgspec.field(default_factory=dict)
-    """Served over the offline engine's tokens per second at as many at once."""
+    """Tokens per second through the server, relative to the engine alone at the same
+    concurrency."""
 
 
 class Session:
-    """What all stages share: the command line, the results so far, and the time that is left."""
+    """The state that all stages share: command line, results, and remaining time."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
@@ -56,10 +61,9 @@ class Session:
         self._end_s = self._start_s + arguments.limit_s if arguments.limit_s else float("inf")
 
     def step(self, needs_s: float, name: str, action: Callable[[], Any]) -> Any:
-        """Done if there is time for it. What fails is shown and does not keep the others from being
-        done."""
+        """Runs an action if there is enough time. Prints a failure and continues."""
         if time.monotonic() + needs_s > self._end_s:
-            print(f"  {name}: left out, less than {needs_s:.0f} s are left", flush=True)
+            print(f"  {name}: skipped, less than {needs_s:.0f} s are left", flush=True)
             return None
         try:
             return action()
@@ -85,12 +89,16 @@ def measure_offline(session: Session, model: str) -> None:
 
     arguments = session.arguments
     settings = EngineSettings(
-        device=arguments.device, max_model_len=min(8960, SHAPES[model]["max_position_embeddings"]), max_num_seqs=256,
-        block_size=arguments.block_size, max_num_batched_tokens=arguments.batched_tokens, max_waiting_requests=4096,
+        device=arguments.device,
+        max_model_len=min(8960, SHAPES[model]["max_position_embeddings"]),
+        max_num_seqs=256,
+        block_size=arguments.block_size,
+        max_num_batched_tokens=arguments.batched_tokens,
+        max_waiting_requests=4096,
         use_cuda_graphs=not arguments.eager,
-    )  # fmt: skip
+    )
     bench = OfflineBench(model, settings)
-    # one list, so that each row is kept as it comes
+    # Both share one list, so that each row is saved immediately.
     session.results.offline = bench.rows = session.results.offline
     is_gated = model in ("llama-3.1-8b", "tiny")
     for size in arguments.profile:
@@ -124,7 +132,7 @@ def measure_offline(session: Session, model: str) -> None:
 
 
 def measure_served(session: Session, model: str) -> None:
-    """Both ways over the server, then the engine alone, then fixed rates, then both ways again."""
+    """Measures both protocols, the engine alone, fixed rates, and both protocols again."""
     arguments, results = session.arguments, session.results
     settings = {
         "device": arguments.device,
@@ -136,9 +144,9 @@ def measure_served(session: Session, model: str) -> None:
         served = ServedModel(Path(folder), model, SHAPES[model], settings)
         served.rows = results.served
         try:
-            from bench import llm_offline  # torch is imported while the server starts
+            from bench import llm_offline  # imports torch while the server starts
 
-            print(f"torch is imported {session.elapsed_s():.1f} s after the start", flush=True)
+            print(f"torch was imported {session.elapsed_s():.1f} s after the start", flush=True)
             served.wait(START_LIMIT_S)
             results.ready_s = served.ready_s
             size = arguments.clients
@@ -196,7 +204,8 @@ def show_shares(results: Results, rows: list[ServedRow], offline: list[Row]) -> 
     for row in rows:
         share = results.shares[f"{row.protocol} {len(results.shares)}"] = row.tokens_per_s / alone
         print(
-            f"  {row.protocol}: {share:.1%} of the engine alone at as many at once ({alone:.0f} tok/s); wanted 95%",
+            f"  {row.protocol}: {share:.1%} of the engine alone at the same concurrency"
+            f" ({alone:.0f} tok/s); goal 95%",
             flush=True,
         )
 
@@ -205,11 +214,13 @@ def print_table(results: Results) -> None:
     print(f"\n{'case':16} {'model':14} {'tok/s':>10} {'seconds':>9} {'share':>7} {'gate':>7}")
     for row in results.offline:
         print(
-            f"{row.case:16} {row.model:14} {row.tokens_per_s:10.1f} {row.seconds:9.3f} {row.share:7.1%} {row.gate or '-':>7}"
+            f"{row.case:16} {row.model:14} {row.tokens_per_s:10.1f} {row.seconds:9.3f}"
+            f" {row.share:7.1%} {row.gate or '-':>7}"
         )
     if results.served:
         print(
-            f"\n{'through the server':16} {'':14} {'tok/s':>10}   first token p50/90/99 ms    between tokens p50/90/99 ms"
+            f"\n{'through the server':16} {'':14} {'tok/s':>10}"
+            "   first token p50/90/99 ms    between tokens p50/90/99 ms"
         )
     for served in results.served:
         first, between = (
@@ -217,7 +228,8 @@ def print_table(results: Results) -> None:
             for values in (served.first_token_ms, served.inter_token_ms)
         )
         print(
-            f"{served.protocol + ' ' + served.case:21} {served.model:14} {served.tokens_per_s:10.1f}   {first:>24}   {between:>24}"
+            f"{served.protocol + ' ' + served.case:21} {served.model:14}"
+            f" {served.tokens_per_s:10.1f}   {first:>24}   {between:>24}"
         )
     if results.falcon:
         print(f"\n{'requests/s':16} {'engine':>10} {'pipeline':>10}")
@@ -225,9 +237,8 @@ def print_table(results: Results) -> None:
             by_way = {
                 row.way: row.requests_per_s for row in results.falcon if row.concurrency == size
             }
-            print(
-                f"{size:<16} {by_way.get('engine', float('nan')):10.1f} {by_way.get('pipeline', float('nan')):10.1f}"
-            )
+            engine, pipeline = (by_way.get(way, float("nan")) for way in ("engine", "pipeline"))
+            print(f"{size:<16} {engine:10.1f} {pipeline:10.1f}")
 
 
 def read_arguments() -> argparse.Namespace:
@@ -238,7 +249,7 @@ def read_arguments() -> argparse.Namespace:
         "--model",
         action="append",
         choices=list(SHAPES),
-        help="for the engine alone; default: the three of the gates",
+        help="shape for the engine alone; default: the three shapes with goals",
     )
     parser.add_argument("--only", action="append", choices=STAGES)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
@@ -246,21 +257,21 @@ def read_arguments() -> argparse.Namespace:
         "--limit-s",
         type=float,
         default=0.0,
-        help="begin nothing that would last beyond so many seconds",
+        help="maximum time in seconds; steps that would exceed it are skipped",
     )
     parser.add_argument("--profile", type=int, action="append", default=[])
     parser.add_argument("--profile-context", type=int, default=128)
     parser.add_argument("--batched-tokens", type=int, default=8192)
     parser.add_argument("--block-size", type=int, default=16)
-    parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
+    parser.add_argument("--eager", action="store_true", help="do not use CUDA graphs")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument(
-        "--rate", type=float, default=50.0, help="requests per second of the clients together"
+        "--rate", type=float, default=50.0, help="requests per second of all clients together"
     )
     parser.add_argument("--warm-s", type=float, default=2.5)
     parser.add_argument("--window-s", type=float, default=7.0)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--log", type=Path, help="what the server said")
+    parser.add_argument("--log", type=Path, help="write the server's log to this file")
     arguments = parser.parse_args()
     arguments.only = arguments.only or list(STAGES)
     arguments.model = arguments.model or (["tiny"] if arguments.device == "cpu" else list(MODELS))

@@ -1,10 +1,9 @@
-"""Times variants of the engine's kernels on one GPU, to choose the constants that the package ships
-with.
+"""Times variants of the engine's kernels on one GPU, to choose the constants of the package.
 
-    python bench/llm_kernels.py [gemv] [blas] [skinny] [decode] [prompt] [step]
+    python bench/llm_kernels.py [gemv] [blas] [skinny] [decode] [prompt]
 
-Weights are rotated among copies that together exceed the L2 cache; launches are captured in a
-graph, so gaps are those of the engine.
+Weights rotate among copies that together exceed the L2 cache. Launches are captured in a graph, so
+that the gaps between kernels are those of the engine.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ SHAPES = {
 
 
 def graph_us(calls: list[Callable[[], object]], repeats: int = 5) -> float:
-    """Microseconds per call."""
+    """Returns the microseconds per call."""
     for call in calls[:2]:
         call()
     graph = torch.cuda.CUDAGraph()
@@ -84,13 +83,14 @@ def bench_gemv() -> None:
         }
         best: list[tuple[float, str]] = []
         for block_n, block_k, warps in [
-            (4, 256, 4), (8, 256, 4), (16, 256, 8), (2, 512, 2), (4, 256, 2), (2, 256, 2), (8, 256, 8), (4, 512, 8), (2, 1024, 8),
-            (16, 256, 4), (32, 256, 8), (16, 128, 4),
+            (4, 256, 4), (8, 256, 4), (16, 256, 8), (2, 512, 2), (4, 256, 2), (2, 256, 2),
+            (8, 256, 8), (4, 512, 8), (2, 1024, 8), (16, 256, 4), (32, 256, 8), (16, 128, 4),
         ]:  # fmt: skip
             try:
                 us = graph_us([
                     lambda w=w: gemv(
-                        x, w, norm if kinds["normed"] else None, 1e-5, None, out if kinds["residual"] else None, kinds["gated"],
+                        x, w, norm if kinds["normed"] else None, 1e-5, None,
+                        out if kinds["residual"] else None, kinds["gated"],
                         block_n, block_k, warps,
                     ) for w in ws * 2
                 ])  # fmt: skip
@@ -194,12 +194,9 @@ def bench_skinny() -> None:
                         except Exception as error:
                             print(f"skinny {kind} {name} {config} {splits}: {str(error)[:80]}")
                             continue
-                        best.append(
-                            (
-                                us,
-                                f"skinny {kind} {name} m{rows} n{config[0]} k{config[1]} w{config[2]} s{config[3]} split{splits}",
-                            )
-                        )
+                        block_n, block_k, warps, stages = config
+                        variant = f"n{block_n} k{block_k} w{warps} s{stages} split{splits}"
+                        best.append((us, f"skinny {kind} {name} m{rows} {variant}"))
             best.sort()
             for us, text in best[:3]:
                 report(text, us, shape[0] * shape[1] * 2)
@@ -250,15 +247,13 @@ def bench_decode(layout: tuple[int, int, int] = (32, 8, 128)) -> None:
                 (128, 4, 3),
             ]:
                 us = graph_us([
-                    lambda c=c: attend(query, out, c[0], c[1], tables, chunks, dim**-0.5, 0.0, 0, False, tile, warps, stages)
-                    for c in caches * (8 // copies + 1)
+                    lambda c=c: attend(
+                        query, out, c[0], c[1], tables, chunks, dim**-0.5, 0.0, 0, False,
+                        tile, warps, stages,
+                    ) for c in caches * (8 // copies + 1)
                 ])  # fmt: skip
-                best.append(
-                    (
-                        us,
-                        f"decode b{size} ctx{low}-{high} programs{programs} chunks{count} tile{tile} w{warps} s{stages}",
-                    )
-                )
+                variant = f"programs{programs} chunks{count} tile{tile} w{warps} s{stages}"
+                best.append((us, f"decode b{size} ctx{low}-{high} {variant}"))
         best.sort()
         for us, text in best[:5]:
             report(text, us, num_bytes)
@@ -281,11 +276,12 @@ def bench_prompt() -> None:
         flops = 2 * count * length * length * num_heads * dim
         best: list[tuple[float, str]] = []
         for tokens, keys, warps, stages in [
-            (64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 5), (64, 32, 4, 5), (128, 64, 4, 3), (128, 64, 4, 5), (64, 64, 8, 3),
+            (64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 4, 5), (64, 32, 4, 5), (128, 64, 4, 3),
+            (128, 64, 4, 5), (64, 64, 8, 3),
         ]:  # fmt: skip
             tiles = [
-                (s * length + at, at, tokens, s)
-                for at in range(length - tokens, -1, -tokens)
+                (s * length + start, start, tokens, s)
+                for start in range(length - tokens, -1, -tokens)
                 for s in range(count)
             ]
             put = torch.tensor(tiles, dtype=torch.int32, device=DEVICE)
@@ -332,8 +328,7 @@ def bench_prompt() -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    wanted = sys.argv[1:] or ["gemv", "blas", "skinny", "decode", "prompt"]
-    for name in wanted:
+    for name in sys.argv[1:] or ["gemv", "blas", "skinny", "decode", "prompt"]:
         started = time.monotonic()
         globals()[f"bench_{name}"]()
         print(f"--- {name}: {time.monotonic() - started:.1f} s", flush=True)

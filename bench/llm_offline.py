@@ -1,10 +1,10 @@
-"""The engine alone on one device: batches, a closed loop, the nano-vllm benchmark, prefill rates, a
-kernel profile. Random weights.
+"""Measures the engine alone with random weights on one device: batches, a closed loop, the
+nano-vllm benchmark, prefill rates and a kernel profile.
 
-Every case is run once to warm up and once measured, with other prompts, so that nothing is found in
-the prefix cache. `share` is the bytes limit's share: the bytes that the decode steps must read
-(weights, keys and values) at 4.27 TB/s, or for prefill the floating-point operations at 790
-TFLOP/s, over the time taken.
+Every case runs once to warm up and once to measure, with different prompts, so that the prefix
+cache does not help. `share` is the hardware limit divided by the measured time. The limit for
+decode steps is the time to read weights, keys and values at 4.27 TB/s; for prefill it is the time
+of the floating-point operations at 790 TFLOP/s.
 """
 
 from __future__ import annotations
@@ -40,15 +40,20 @@ class Row(msgspec.Struct):
 
 
 GATES = {
-    ("batch 1", "llama-3.1-8b"): 220, ("batch 16", "llama-3.1-8b"): 3200, ("batch 64", "llama-3.1-8b"): 9300,
-    ("batch 256", "llama-3.1-8b"): 16500, ("nano-vllm", "qwen3-0.6b"): 20100, ("nano-vllm", "llama-3.1-8b"): 9800,
-    ("nano-vllm", "qwen3-14b"): 6100, ("prefill 2048", "llama-3.1-8b"): 41000,
-}  # fmt: skip
+    ("batch 1", "llama-3.1-8b"): 220,
+    ("batch 16", "llama-3.1-8b"): 3200,
+    ("batch 64", "llama-3.1-8b"): 9300,
+    ("batch 256", "llama-3.1-8b"): 16500,
+    ("nano-vllm", "qwen3-0.6b"): 20100,
+    ("nano-vllm", "llama-3.1-8b"): 9800,
+    ("nano-vllm", "qwen3-14b"): 6100,
+    ("prefill 2048", "llama-3.1-8b"): 41000,
+}
 
 
 class OfflineBench:
     def __init__(self, model: str, settings: EngineSettings) -> None:
-        """`settings.device` is cuda or, to try this out, cpu."""
+        """`settings.device` is "cuda", or "cpu" to try the script."""
         self.model = model
         self.rows: list[Row] = []
         self._num_runs = 0
@@ -66,10 +71,11 @@ class OfflineBench:
         self.engine = build_engine(self.config, weights, None, [], settings)
         synchronize()
         gc.collect()
-        gc.freeze()  # as a worker does when its model is loaded
+        gc.freeze()  # like a worker after loading its model
         memory = torch.cuda.memory_allocated() / 1e9 if device.type == "cuda" else 0.0
         print(
-            f"{model}: weights {weights_s:.1f} s, engine {time.monotonic() - started - weights_s:.1f} s, "
+            f"{model}: weights {weights_s:.1f} s, "
+            f"engine {time.monotonic() - started - weights_s:.1f} s, "
             f"{self.engine.scheduler.pool.num_blocks} KV blocks, {memory:.1f} GB",
             flush=True,
         )
@@ -81,15 +87,15 @@ class OfflineBench:
         self._add(f"batch {size}", size * num_out / seconds, seconds, self._decode_s(lengths))
 
     def first_token(self, num_in: int = 128) -> None:
-        """An idle engine's time to the first token of one request; median of nine."""
+        """Measures the time to first token of one request on an idle engine; median of nine."""
         times = sorted(self._run([(num_in, 1)]) for _ in range(9))
         print(f"  first token of {num_in}: {times[4] * 1e3:.2f} ms", flush=True)
 
     def closed_loop(
         self, size: int, num_in: int = 128, num_out: int = 128, seconds: float = 4.0
     ) -> None:
-        """As many clients, each with its next request at once: prompts come in between the others'
-        tokens all the time."""
+        """Runs `size` clients that send the next request immediately, so that prompts arrive while
+        other requests decode."""
         self._num_runs += 1
         engine, source = self.engine, random.Random(self._num_runs)
 
@@ -125,8 +131,8 @@ class OfflineBench:
         self._add(f"closed loop {size}", num_tokens / taken, taken, 0.0)
 
     def nano(self) -> None:
-        # draws in the benchmark's own order: each prompt's length, its tokens, then all output
-        # lengths
+        # Draws random numbers in the order of nano-vllm's benchmark: the length and the tokens of
+        # each prompt, then all output lengths.
         source = random.Random(0)
         prompts = [
             [source.randint(0, 10000) for _ in range(source.randint(100, 1024))] for _ in range(256)
@@ -153,7 +159,7 @@ class OfflineBench:
         )
 
     def _run(self, lengths: list[tuple[int, int]]) -> float:
-        """Seconds. Prompts are never those of an earlier run."""
+        """Runs new prompts and returns the seconds."""
         self._num_runs += 1
         source = random.Random(self._num_runs)
         prompts = [random_prompt(source, num_in, self.config.vocab_size) for num_in, _ in lengths]
@@ -165,7 +171,8 @@ class OfflineBench:
         )
         self.rows.append(row)
         print(
-            f"  {case:14} {rate:10.1f} tok/s  {seconds:7.3f} s  share {row.share:5.1%}  gate {row.gate:g}",
+            f"  {case:14} {rate:10.1f} tok/s  {seconds:7.3f} s  share {row.share:5.1%}"
+            f"  gate {row.gate:g}",
             flush=True,
         )
 
@@ -202,7 +209,7 @@ def random_prompt(source: random.Random, num_tokens: int, vocab_size: int) -> li
 def run_prompts(
     engine: Engine, prompts: list[list[int]], num_out: list[int], temperature: float
 ) -> float:
-    """Seconds from the first submit to the last token."""
+    """Returns the seconds from the first submit to the last token."""
     synchronize()
     started = time.monotonic()
     for index, (prompt, out) in enumerate(zip(prompts, num_out, strict=True)):
@@ -216,13 +223,13 @@ def run_prompts(
     while engine.has_work:
         num_tokens += sum(len(output.token_ids) for output in engine.step())
     seconds = time.monotonic() - started
-    assert num_tokens == sum(num_out), f"{num_tokens} tokens came out, expected {sum(num_out)}"
-    assert engine.scheduler.pool.num_used == 0, "blocks were left behind"
+    assert num_tokens == sum(num_out), f"{num_tokens} tokens generated, expected {sum(num_out)}"
+    assert engine.scheduler.pool.num_used == 0, "some blocks are still in use"
     return seconds
 
 
 def profile(bench: OfflineBench, size: int, num_in: int) -> None:
-    """Kernel times of 20 decode steps."""
+    """Prints the kernel times of 20 decode steps."""
     engine = bench.engine
     source = random.Random(11)
     for index in range(size):
@@ -257,8 +264,8 @@ def profile(bench: OfflineBench, size: int, num_in: int) -> None:
     )
     for event in rows[:22]:
         each_us = event.self_device_time_total / event.count
-        print(
-            f"    {event.self_device_time_total / 20e3:8.4f} ms  {event.count / 20:6.1f} x {each_us:8.2f} us  {event.key[:90]}"
-        )
+        total_ms = event.self_device_time_total / 20e3
+        count = event.count / 20
+        print(f"    {total_ms:8.4f} ms  {count:6.1f} x {each_us:8.2f} us  {event.key[:90]}")
     while engine.has_work:
         engine.step()

@@ -1,13 +1,14 @@
-"""What serving costs a token: the whole server and 64 streaming clients around an engine whose
-device is only a clock (bench/paced.py).
+"""Measures the cost of serving a token: the whole server and 64 streaming clients around an engine
+whose device is only a clock (bench/paced.py).
 
-    python -m bench.llm_path                      at the pace of an H200 (5.07 ms a step), then as fast as the host can
+    python -m bench.llm_path
+        Runs at the pace of an H200 (5.07 ms per step), then as fast as the host can.
     python -m bench.llm_path --step-us 0 --protocol grpc
 
-Prints tokens per second, which share that is of the same engine alone, in a loop without a server,
-with as many requests open; how much of the time the clock ran and how many rows its steps had; and
-the CPU microseconds per token of the server process, of the worker and of the clients. The clients'
-processes need CPUs of their own, or they slow down what is measured. Needs torch.
+Prints the tokens per second, also relative to the same engine in a loop without a server and with
+the same number of requests; the share of time in which the clock ran, and the rows per step; and
+the CPU microseconds per token of the server process, the worker and the clients. The client
+processes need their own CPUs, otherwise they slow down the server. Requires torch.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ input [
   {{ name: "text_input" data_type: TYPE_STRING dims: [1] }},
   {{ name: "stream" data_type: TYPE_BOOL dims: [1] optional: true }}
 ]
-output [ {{ name: "text_output" data_type: TYPE_STRING dims: [-1] }}, {{ name: "finish_reason" data_type: TYPE_STRING dims: [-1] }} ]
+output [
+  {{ name: "text_output" data_type: TYPE_STRING dims: [-1] }},
+  {{ name: "finish_reason" data_type: TYPE_STRING dims: [-1] }}
+]
 parameters {{ key: "PACED_CHECKPOINT" value: {{ string_value: "{checkpoint}" }} }}
 parameters {{ key: "STEP_US" value: {{ string_value: "{step_us}" }} }}
 parameters {{ key: "GRAPH_US" value: {{ string_value: "{graph_us}" }} }}
@@ -87,8 +91,7 @@ def launch_costs(step_us: int, launch_us: int) -> tuple[int, int]:
 
 
 def alone(folder: Path, step_us: int, launch_us: int, seconds: float) -> float:
-    """Tokens per second of the engine in a loop of its own: 64 requests open, each followed by its
-    next at once."""
+    """Returns the tokens per second of the engine in a loop, with 64 concurrent requests."""
     checkpoint = open_folder(folder / "checkpoint")
     vocab_size = int(checkpoint.config["vocab_size"])
     graph_us, busy_us = launch_costs(step_us, launch_us)
@@ -124,14 +127,15 @@ def start(folder: Path) -> Server:
 
 
 def cpu_by_process(pid: int) -> dict[str, float]:
-    """Name -> CPU seconds of the server and its descendants."""
-    found: dict[str, float] = {}
+    """Returns the CPU seconds of the server and its descendants, by name."""
+    seconds: dict[str, float] = {}
     for member in process_tree(pid):
         text = Path(f"/proc/{member}/stat").read_text()
         name = "server" if member == pid else text[text.find("(") + 1 : text.rfind(")")]
         fields = text.rsplit(")", 1)[1].split()
-        found[name] = found.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-    return found
+        ticks = int(fields[11]) + int(fields[12])
+        seconds[name] = seconds.get(name, 0.0) + ticks / TICKS_PER_S
+    return seconds
 
 
 def show(
@@ -169,10 +173,13 @@ def show(
     tokens = max(1, readings.tokens)
     p50_ms, p99_ms = (percentile(readings.inter_token_s, share) * 1e3 for share in (0.5, 0.99))
     steps, rows, busy_s = clock[1] - clock[0]
+    rate = tokens / window_s
     print(
-        f"{protocol:5} step {step_us:5} us  {tokens / window_s:8.0f} tok/s  {tokens / window_s / alone_rate:6.1%} of the engine alone  "
-        f"device at work {busy_s / window_s:.1%}, {rows / max(1, steps):.1f} rows a step  server {spent['server'] / tokens * 1e6:6.1f}  "
-        f"worker {worker_s / tokens * 1e6:6.1f}  clients {readings.cpu_s / tokens * 1e6:6.1f} us/token  "
+        f"{protocol:5} step {step_us:5} us  {rate:8.0f} tok/s  "
+        f"{rate / alone_rate:6.1%} of the engine alone  "
+        f"device busy {busy_s / window_s:.1%}, {rows / max(1, steps):.1f} rows per step  "
+        f"server {spent['server'] / tokens * 1e6:6.1f}  worker {worker_s / tokens * 1e6:6.1f}  "
+        f"clients {readings.cpu_s / tokens * 1e6:6.1f} us/token  "
         f"first token {percentile(readings.first_token_s, 0.5) * 1e3:.1f} ms  "
         f"between tokens p50 {p50_ms:.2f} p99 {p99_ms:.2f} ms",
         flush=True,
@@ -187,7 +194,10 @@ def main() -> None:
     parser.add_argument("--protocol", action="append", choices=["http", "grpc"])
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument(
-        "--launch-us", type=int, default=8000, help="of a step with prompts in it, kernel by kernel"
+        "--launch-us",
+        type=int,
+        default=8000,
+        help="microseconds to launch a step that contains prompts",
     )
     arguments = parser.parse_args()
     paces = arguments.step_us or [5070, 0]

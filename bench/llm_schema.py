@@ -1,11 +1,11 @@
-"""What a schema costs: SmolLM2-135M with and without one, on each engine, 1 and 8 requests at once,
-and the first use of a new schema.
+"""Measures the cost of a JSON schema: SmolLM2-135M with and without one, on each engine, with 1 and
+8 concurrent requests, and the first use of a new schema.
 
     naiad pull smollm2; python -m bench.llm_schema
 
-Both kinds of request write exactly NUM_TOKENS tokens (the schema asks for more than fits) and take
-turns, round by round. At its first use a schema is compiled; each round has a schema of its own for
-that. Every figure is the median over the rounds.
+Both kinds of request write exactly NUM_TOKENS tokens (the schema requires more than that) and take
+turns, round by round. A schema is compiled at its first use, so each round uses a new schema for
+that case. Every figure is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -55,37 +55,37 @@ def main() -> None:
             )
         with naiad([folder]) as server:
             print(
-                "| engine | requests at once | tok/s without | tok/s with a schema | ratio |\n|---|---:|---:|---:|---:|"
+                "| engine | concurrent requests | tok/s without | tok/s with a schema | ratio |\n"
+                "|---|---:|---:|---:|---:|"
             )
             for engine in engines:
-                for at_once in CONCURRENCIES:
-                    print_rates(server, engine, at_once, chosen.rounds)
+                for concurrency in CONCURRENCIES:
+                    print_rates(server, engine, concurrency, chosen.rounds)
             print(
-                "\n| engine | first token, ms: no schema | known | new | new, maxLength 100 |\n|---|---:|---:|---:|---:|"
+                "\n| engine | first token, ms: no schema | known | new | new, maxLength 100 |\n"
+                "|---|---:|---:|---:|---:|"
             )
             for engine in engines:
                 print_first_use(server, engine, chosen.rounds)
 
 
-def print_rates(server: Server, engine: str, at_once: int, num_rounds: int) -> None:
+def print_rates(server: Server, engine: str, concurrency: int, num_rounds: int) -> None:
     schemas = {"without": None, "with": ENDLESS}
     rates: dict[str, list[float]] = {kind: [] for kind in schemas}
     for number in range(num_rounds + 1):
         for kind, schema in schemas.items():
             start_s = time.perf_counter()
-            with ThreadPoolExecutor(at_once) as pool:
-                asked = [
-                    pool.submit(ask, server, engine, f"{number} {at}", schema, NUM_TOKENS)
-                    for at in range(at_once)
+            with ThreadPoolExecutor(concurrency) as pool:
+                futures = [
+                    pool.submit(generate, server, engine, f"{number} {index}", schema, NUM_TOKENS)
+                    for index in range(concurrency)
                 ]
-                num_tokens = sum(each.result() for each in asked)
+                num_tokens = sum(future.result() for future in futures)
             if number:  # the first round warms up
                 rates[kind].append(num_tokens / (time.perf_counter() - start_s))
     without, constrained = (statistics.median(rates[kind]) for kind in schemas)
-    print(
-        f"| {engine} | {at_once} | {without:.0f} | {constrained:.0f} | {constrained / without:.2f} |",
-        flush=True,
-    )
+    rates_text = f"{without:.0f} | {constrained:.0f} | {constrained / without:.2f}"
+    print(f"| {engine} | {concurrency} | {rates_text} |", flush=True)
 
 
 def print_first_use(server: Server, engine: str, num_rounds: int) -> None:
@@ -99,12 +99,10 @@ def print_first_use(server: Server, engine: str, num_rounds: int) -> None:
         }
         for kind, schema in schemas.items():
             start_s = time.perf_counter()
-            ask(server, engine, f"first {number} {kind}", schema, 1)
+            generate(server, engine, f"first {number} {kind}", schema, 1)
             times[kind].append((time.perf_counter() - start_s) * 1e3)
-    print(
-        f"| {engine} | {' | '.join(f'{statistics.median(values):.0f}' for values in times.values())} |",
-        flush=True,
-    )
+    medians = " | ".join(f"{statistics.median(values):.0f}" for values in times.values())
+    print(f"| {engine} | {medians} |", flush=True)
 
 
 def new_schema(number: int, **limits: int) -> dict[str, Any]:
@@ -117,7 +115,7 @@ def new_schema(number: int, **limits: int) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
-def ask(
+def generate(
     server: Server, engine: str, topic: str, schema: dict[str, Any] | None, max_tokens: int
 ) -> int:
     body: dict[str, Any] = {
@@ -131,9 +129,9 @@ def ask(
             "type": "json_schema",
             "json_schema": {"name": "books", "schema": schema},
         }
-    status, answer = server.post("/v1/chat/completions", body)
-    assert status == 200, answer
-    num_tokens: int = json.loads(answer)["usage"]["completion_tokens"]
+    status, response = server.post("/v1/chat/completions", body)
+    assert status == 200, response
+    num_tokens: int = json.loads(response)["usage"]["completion_tokens"]
     return num_tokens
 
 

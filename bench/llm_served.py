@@ -1,9 +1,10 @@
-"""A language model through the whole server: rates of streaming clients over gRPC and HTTP, beside
-the offline engine on the same device.
+"""Measures a language model through the whole server, with streaming clients over gRPC and HTTP.
 
-In:  a shape, and settings that both engines get. Out: rows, printed as they come, so that a run
-     which is cut off has shown the first ones. The server and the offline engine live side by side
-     in the device's memory (their KV caches are bounded), and only one works at a time.
+In:  a shape, and settings for the engine.
+Out: rows, which are printed immediately, so that a run that is cut off has shown the first ones.
+
+llm_gpu.py compares the rows with the offline engine on the same device. Both are in the memory of
+the device at the same time (their KV caches are bounded), but only one works at a time.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ class ServedRow(msgspec.Struct):
     tokens_per_s: float
     requests_per_s: float
     first_token_ms: list[float]
-    """The percentiles of SHARES."""
+    """Percentiles of SHARES."""
     inter_token_ms: list[float]
     request_ms: list[float]
     late_ms: float
-    """The most that a request of a fixed rate was sent after it was due."""
+    """Maximum delay between the due time and the send time of a request at a fixed rate."""
 
 
 class ServedModel:
-    """Started at once; `wait` returns when it can be asked."""
+    """Starts the server immediately; `wait` returns when it is ready."""
 
     def __init__(
         self, folder: Path, model: str, shape: dict[str, Any], settings: dict[str, object]
@@ -103,6 +104,7 @@ def format_row(row: ServedRow) -> str:
         for values in (row.first_token_ms, row.inter_token_ms)
     )
     return (
-        f"  {row.protocol:4} {row.case:15} {row.tokens_per_s:8.0f} tok/s {row.requests_per_s:7.1f} requests/s  "
+        f"  {row.protocol:4} {row.case:15} {row.tokens_per_s:8.0f} tok/s"
+        f" {row.requests_per_s:7.1f} requests/s  "
         f"first token p50/90/99 {first} ms  between tokens {between} ms"
     )

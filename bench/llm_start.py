@@ -1,8 +1,9 @@
-"""How long an 8B checkpoint takes from local disk to a ready engine, in a fresh process.
+"""Measures the time to load an 8B checkpoint from local disk in a new process.
 
-python bench/llm_start.py write DIR      a Llama-3.1-8B-shaped checkpoint with random weights, 16 GB
-in four files python bench/llm_start.py load DIR       time to load it; run twice: the first run
-also compiles the kernels
+python bench/llm_start.py write DIR
+    Writes a checkpoint with the shape of Llama-3.1-8B and random weights, 16 GB in four files.
+python bench/llm_start.py load DIR
+    Measures the time to load it. Run it twice: the first run also compiles the kernels.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def load(folder: Path) -> None:
         pass
     print(
         f"imports {imported_s:.1f} s, weights at {marks[-1]:.1f} s, ready at {ready_s:.1f} s, "
-        f"first answer at {time.monotonic() - STARTED:.1f} s after the process began"
+        f"first response at {time.monotonic() - STARTED:.1f} s after the start of the process"
     )
 
 

@@ -1,9 +1,8 @@
-"""The load generators: NVIDIA's perf_analyzer for both protocols, wrk for JSON. Each run gives
-rate, p50 and CPU per inference.
+"""Runs the load generators: NVIDIA's perf_analyzer for both protocols, and wrk for JSON.
 
-CPU per inference is the process tree's CPU time over a run divided by the inferences that the
-server itself counted in it, so that warm-up and windows of the load generator do not matter. It
-does not move with the load generator, which shares the cores.
+Each run gives the rate, p50 and the CPU per inference. The latter is the CPU time of the server's
+process tree during the run, divided by the inferences that the server counted. It does not depend
+on the warm-up or the windows of the load generator.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from tests.server.harness import Server
 
 TIMEOUT_S = 45
 STEADY = ["--stability-percentage", "15", "--max-trials", "10"]
-"""For large tensors. perf_analyzer keeps a copy of all that was sent and received in a window, and
-takes twice the CPU until memory of earlier windows is there for that; so its first windows, which
-do for small requests, would measure that. By default it waits for 10 %, which on a shared machine
-does not always come."""
+"""Flags for large tensors. perf_analyzer keeps a copy of all data sent and received in a window,
+and needs twice the CPU until it can reuse the memory of earlier windows. Its first windows, which
+are sufficient for small requests, would measure that. Its default stability of 10 % is not always
+reached on a shared machine."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def count(server: Server, model: str) -> int:
 def perf_analyzer(
     server: Server, model: str, protocol: str, concurrency: int, extra: list[str]
 ) -> Figures | None:
-    """None when perf_analyzer gave no figures: now and then it never ends its last window, so
+    """Returns None if perf_analyzer gave no figures. Sometimes it never ends its last window, so
     callers try again."""
     address = server.http if protocol == "http" else server.grpc
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,7 @@
-"""Many small Python models in one repository: time until ready, memory of the process tree, and
-what a request costs then.
+"""Measures a repository of many small Python models: time to ready, memory of the process tree, and
+the cost of a request.
 
-The models are copies of add_sub. Each server runs alone, first with one model and then with all of
-them.
+The models are copies of add_sub. Each server runs alone, first with one model and then with all.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def write_repository(folder: Path, count: int) -> None:
 
 
 def measure(count: int, launch: Launch) -> list[Row]:
-    found = {
+    results = {
         (name, models): one_server(name, models, launch)
         for models in (1, count)
         for name in ("triton", "naiad")
@@ -40,21 +39,21 @@ def measure(count: int, launch: Launch) -> list[Row]:
     made = [
         Row(
             f"{count} models: time to ready",
-            found["naiad", count][0],
-            found["triton", count][0],
+            results["naiad", count][0],
+            results["triton", count][0],
             "s",
             "<= 0.3",
         ),
         Row(
             f"{count} models: memory (PSS)",
-            found["naiad", count][1] / MIB,
-            found["triton", count][1] / MIB,
+            results["naiad", count][1] / MIB,
+            results["triton", count][1] / MIB,
             "MiB",
             "<= 0.7",
         ),
     ]
     for models in (1, count):
-        ours, theirs = found["naiad", models][2], found["triton", models][2]
+        ours, theirs = results["naiad", models][2], results["triton", models][2]
         if ours is not None and theirs is not None:
             made.append(
                 Row(
@@ -76,7 +75,7 @@ def measure(count: int, launch: Launch) -> list[Row]:
 
 
 def one_server(name: str, count: int, launch: Launch) -> tuple[float, int, Figures | None]:
-    """Seconds to ready, PSS once ready, and the cost of a request to one of the models."""
+    """Returns the seconds to ready, the PSS when ready, and the figures of one of the models."""
     with tempfile.TemporaryDirectory(prefix="naiad-bench-") as folder:
         write_repository(Path(folder), count)
         start = time.monotonic()
@@ -86,7 +85,8 @@ def one_server(name: str, count: int, launch: Launch) -> tuple[float, int, Figur
             ready_s = time.monotonic() - start
             pss = memory_bytes(server.pid)["Pss"]
             print(
-                f"{name} {count} models: ready in {ready_s:.1f} s, PSS {pss / MIB:.0f} MiB, {num_processes(server.pid)} processes",
+                f"{name} {count} models: ready in {ready_s:.1f} s, PSS {pss / MIB:.0f} MiB,"
+                f" {num_processes(server.pid)} processes",
                 file=sys.stderr,
                 flush=True,
             )

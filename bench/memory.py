@@ -1,10 +1,9 @@
-"""`make soak`: memory stays flat over a million small requests and 10,000 of 1 MiB, and large
-             tensors need no /dev/shm.
+"""Checks that memory does not grow over a million small requests and 10,000 of 1 MiB (`make soak`).
 
     python -m bench.memory [--small 1000000] [--large 10000]
 
-The process tree's memory is read after a warm-up of a tenth and then after each further tenth; flat
-means that the last reading is at most 2 % or 8 MiB above the first. Exits 1 when it is not.
+The memory of the process tree is read after each tenth of the requests. It is flat if the last
+reading is at most 2 % or 8 MiB above the first. The exit code is 1 if it is not flat.
 """
 
 from __future__ import annotations
@@ -52,7 +51,8 @@ def send_grpc(server: Server, message: Any, count: int, in_flight: int) -> None:
 
 
 def soak(server: Server, what: str, count: int, send: Callable[[int], None]) -> bool:
-    """Sends in tenths and prints a row of the table; true when memory stayed flat."""
+    """Sends the requests in tenths and prints a row of the table. Returns True if memory is
+    flat."""
     readings = []
     for _ in range(STEPS):
         send(count // STEPS)
@@ -81,7 +81,8 @@ def main() -> int:
     small_message = grpc_request("add_sub", [1, 16], ["INPUT0", "INPUT1"])
     large_message = grpc_request("identity_fp32", [MIB // 4], ["INPUT0"])
     print(
-        "| requests | count | PSS after 1/10 | PSS top | PSS end | RSS after 1/10 | RSS end | flat |"
+        "| requests | count | PSS after 1/10 | PSS max | PSS end | RSS after 1/10 | RSS end "
+        "| flat |"
     )
     print("|---|---:|---:|---:|---:|---:|---:|---|")
     with naiad([REPOSITORY]) as server:

@@ -1,10 +1,9 @@
-"""The genuine Triton: installs it from public wheels and starts it, as the oracle for behaviour and
-the peer for speed.
+"""Installs and starts Triton, which tests compare behaviour with and benchmarks compare speed with.
 
-`nvidia-pytriton` carries a whole tritonserver 2.51 with its Python backend, `tritonclient` 2.50
-carries perf_analyzer; libb64 comes from the distribution. Everything lies in one folder,
-$NAIAD_ORACLE_HOME or the user's cache.
-Rule: nothing of Naiad is imported here, and nothing of Triton in the server's own environment.
+The wheel `nvidia-pytriton` contains tritonserver 2.51 with its Python backend, and `tritonclient`
+2.50 contains perf_analyzer. libb64 comes from the distribution. Everything is installed in one
+folder, $NAIAD_ORACLE_HOME or the user's cache.
+Rule: this file imports nothing of Naiad, and Naiad's environment contains nothing of Triton.
 
     python -m bench.oracle install
     python -m bench.oracle serve REPOSITORY [tritonserver flags]
@@ -26,9 +25,9 @@ VERSION = "2.51.0"
 
 
 def home() -> Path:
-    given = os.environ.get("NAIAD_ORACLE_HOME")
+    folder = os.environ.get("NAIAD_ORACLE_HOME")
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return Path(given) if given else cache / "naiad" / "triton-oracle"
+    return Path(folder) if folder else cache / "naiad" / "triton-oracle"
 
 
 def is_installed() -> bool:
@@ -36,13 +35,12 @@ def is_installed() -> bool:
 
 
 def install() -> Path:
-    """Does nothing when it was done before. An interrupted installation is started again from
-    nothing."""
+    """Installs Triton unless it is installed. Restarts an interrupted installation."""
     folder = home()
     if is_installed():
         return folder
     if sys.version_info[:2] > (3, 13):
-        raise SystemExit("the genuine Triton's Python stub exists for Python 3.8 to 3.13 only")
+        raise SystemExit("Triton's Python stub supports only Python 3.8 to 3.13")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
@@ -64,7 +62,7 @@ def _install_libb64() -> None:
     if ctypes.util.find_library("b64") or _ldconfig_knows("libb64.so.0d"):
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise SystemExit("the genuine Triton needs libb64.so.0d: install the package libb64-0d")
+        raise SystemExit("Triton needs libb64.so.0d: install the package libb64-0d")
     subprocess.run(["apt-get", "update", "-qq"], check=True)
     subprocess.run(
         ["apt-get", "install", "-y", "-qq", "libb64-0d"], check=True, stdout=subprocess.DEVNULL
@@ -77,13 +75,13 @@ def _ldconfig_knows(library: str) -> bool:
 
 
 def _site() -> Path:
-    """The site-packages of the oracle's own environment."""
+    """Returns the site-packages of the environment."""
     return next((home() / "venv" / "lib").glob("python*/site-packages"))
 
 
 def _lay_out(folder: Path) -> None:
-    """Puts the Python backend beside the stub that fits this interpreter, and libcudart where the
-    linker finds it."""
+    """Copies the Python backend and the stub for this interpreter into one folder, and links
+    libcudart where the linker finds it."""
     triton = _site() / "pytriton" / "tritonserver"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     backend = folder / "backends" / "python"
@@ -107,8 +105,8 @@ def serve_command(repositories: list[str], flags: list[str]) -> list[str]:
 
 
 def serve_environment() -> dict[str, str]:
-    """The stub takes its interpreter from PATH: with any other numpy than its own environment's it
-    hands out wrong tensors."""
+    """Puts the environment first in PATH, where the stub looks for its interpreter. With another
+    numpy it returns wrong tensors."""
     site, libpython = _site(), sysconfig.get_config_var("LIBDIR")
     return {
         **os.environ,

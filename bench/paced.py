@@ -1,12 +1,16 @@
-"""`backend: "paced"`: the llm backend with its scheduler, detokenizer and answers, around a device
-                    that is only a clock.
+"""The backend `paced`: the llm backend around a device that is only a clock.
 
 A step takes as long as it would on the GPU that the parameters describe, and its tokens are random.
-So what the host does per token can be measured, and pushed beyond any real model, on a machine
-without a GPU. Parameters: step_us, prompt_tokens_per_s, graph_us and launch_us (how long the
-engine's thread is busy launching a step of one-token rows, and any other). The latter is launched
-kernel by kernel, as on a GPU: the thread lets go of the interpreter at each, and the device cannot
-be done before it has got the last one.
+This measures the host's work per token on a machine without a GPU, even at rates beyond any real
+model.
+
+Parameters:
+- step_us: duration of a step.
+- prompt_tokens_per_s: rate of prompt tokens.
+- graph_us: time that the engine's thread needs to launch a step of one-token rows.
+- launch_us: time that it needs to launch any other step. Such a step is launched kernel by kernel,
+  as on a GPU: the thread releases the interpreter lock after each kernel, and the device cannot
+  finish before the last kernel is launched.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ NUM_BLOCKS = 16384
 NUM_TOKENS = 8192
 MAX_LEN = 1024
 NUM_KERNELS = 320
-"""Of a step that no captured graph fits: 32 layers of 10."""
+"""Number of kernels of a step without a captured graph: 32 layers with 10 kernels each."""
 
 
 class PacedStep:
@@ -73,9 +77,9 @@ class PacedRunner:
         self._vocab_size = vocab_size
         self._poll = select.poll()
         self._free_s = 0.0
-        """When the device has done all that was launched."""
+        """Time at which the device has finished all launched steps."""
         self._readings = np.zeros(3) if readings is None else readings
-        """Steps, rows in them, and seconds that the device was at work."""
+        """Number of steps, number of rows, and busy seconds of the device."""
 
     def launch(self, plan: StepPlan) -> PacedStep:
         begin_s = time.monotonic()
@@ -87,7 +91,7 @@ class PacedRunner:
             )
             while time.monotonic() < busy_until_s:
                 pass
-            self._poll.poll(0)  # the interpreter is free for whoever wants it
+            self._poll.poll(0)  # releases the interpreter lock
         took_s = (
             self._step_s + (plan.num_tokens - plan.num_single) / self._prompt_rate
             if self._step_s

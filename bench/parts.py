@@ -1,4 +1,4 @@
-"""The parts of a bench that are named on its command line; all of them when none is."""
+"""Adds the parts of a benchmark as command-line arguments. Without arguments all parts run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 def add_parts(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
     def one(name: str) -> str:
-        """Not argparse's `choices`: with them, Python 3.11 refuses to name none."""
+        # argparse's `choices` would reject an empty list in Python 3.11.
         if name not in known:
             raise argparse.ArgumentTypeError(f"unknown part '{name}', expected {', '.join(known)}")
         return name
@@ -18,5 +18,5 @@ def add_parts(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
         nargs="*",
         type=one,
         default=list(known),
-        help=f"{', '.join(known)}; all when none is named",
+        help=f"parts to run: {', '.join(known)}; default: all",
     )

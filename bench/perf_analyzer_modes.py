@@ -1,12 +1,14 @@
-"""NVIDIA's perf_analyzer in every mode that `naiad perf` knows too, against Naiad: does each run
-clean?
+"""Runs NVIDIA's perf_analyzer against Naiad in every mode that `naiad perf` also has.
 
-    python -m bench.perf_analyzer_modes                     all modes; prints a markdown table, exit code 1 when one failed
-    python -m bench.perf_analyzer_modes sequences shape     those whose name contains one of the words
-    python -m bench.perf_analyzer_modes --server triton     the genuine Triton instead, to see what perf_analyzer does by itself
+    python -m bench.perf_analyzer_modes
+        Runs all modes and prints a markdown table. The exit code is 1 if one failed.
+    python -m bench.perf_analyzer_modes sequences shape
+        Runs the modes whose names contain one of these texts.
+    python -m bench.perf_analyzer_modes --server triton
+        Runs against Triton instead.
 
-Clean: exit code 0, figures in the report, no failed request and no error said, and the files that
-       were asked for can be read.
+A run is clean if its exit code is 0, the report has figures, no request failed, no error was
+printed, and the requested files can be read.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ MODES = {
     "request rate": f"{ADD_SUB} --request-rate-range 100:300:100",
     "request rate, poisson": f"{ADD_SUB} --request-rate-range 200 --request-distribution poisson",
     "request intervals": f"{ADD_SUB} --request-intervals INTERVALS",
-    "binary search with latency threshold": f"{ADD_SUB} --concurrency-range 1:8:1 -l 500 --binary-search",
+    "binary search with latency threshold": (
+        f"{ADD_SUB} --concurrency-range 1:8:1 -l 500 --binary-search"
+    ),
     "latency threshold": f"{ADD_SUB} --concurrency-range 1:3 -l 500",
     "count windows": f"{ADD_SUB} --concurrency-range 2 COUNTED",
     "request count": f"{ADD_SUB} --concurrency-range 2 --request-count 60",
@@ -67,9 +71,16 @@ MODES = {
     "JSON tensors": f"{ADD_SUB} --input-tensor-format json --output-tensor-format json",
     "collect metrics": f"{ADD_SUB} --collect-metrics --metrics-url METRICS --metrics-interval 100",
     "sequences": f"{SUMS} --concurrency-range 3 --sequence-length 8",
-    "sequences at a rate": f"{SUMS} --request-rate-range 100 --num-of-sequences 3 --sequence-length 6",
-    "sequences, serial, id range": f"{SUMS} --request-rate-range 60 --num-of-sequences 2 --serial-sequences --sequence-id-range 100:200",
-    "system shared memory": f"{ADD_SUB} --shared-memory system --output-shared-memory-size 1024 --concurrency-range 2",
+    "sequences at a rate": (
+        f"{SUMS} --request-rate-range 100 --num-of-sequences 3 --sequence-length 6"
+    ),
+    "sequences, serial, id range": (
+        f"{SUMS} --request-rate-range 60 --num-of-sequences 2 --serial-sequences "
+        "--sequence-id-range 100:200"
+    ),
+    "system shared memory": (
+        f"{ADD_SUB} --shared-memory system --output-shared-memory-size 1024 --concurrency-range 2"
+    ),
     "CSV": f"{ADD_SUB} -f REPORT",
     "verbose CSV": f"{ADD_SUB} --verbose-csv -f REPORT",
     "profile export": f"{ADD_SUB} --profile-export-file EXPORT",
@@ -80,11 +91,15 @@ STREAMED = {
     "streaming at a rate": f"{ADD_SUB} --streaming --request-rate-range 200",
     "streaming sequences": f"{SUMS} --streaming --concurrency-range 2 --sequence-length 5",
     "streaming, decoupled": "-m repeat --streaming --concurrency-range 2 --input-data COUNT.json",
-    "streaming, decoupled, profile export": "-m repeat --streaming --input-data COUNT.json --profile-export-file EXPORT",
-    # A request must outlast the burst: perf_analyzer 2.50 never forgets that a context has had its
-    # final response, and gives up when one is so quick that its worker sends a second.
-    "periodic concurrency": "-m repeat --streaming --async --input-data LONG.json --periodic-concurrency-range 1:7:2 "
-    "--request-period 2 --profile-export-file EXPORT",
+    "streaming, decoupled, profile export": (
+        "-m repeat --streaming --input-data COUNT.json --profile-export-file EXPORT"
+    ),
+    # A request must last longer than the burst. perf_analyzer 2.50 aborts if a worker sends a
+    # second request on a context that has had its final response.
+    "periodic concurrency": (
+        "-m repeat --streaming --async --input-data LONG.json --periodic-concurrency-range 1:7:2 "
+        "--request-period 2 --profile-export-file EXPORT"
+    ),
     "compression": f"{ADD_SUB} --grpc-compression-algorithm gzip",
 }
 
@@ -93,7 +108,7 @@ STREAMED = {
 class Outcome:
     is_clean: bool
     seconds: float
-    said: str
+    message: str
 
 
 def launch(name: str) -> Server:
@@ -132,20 +147,18 @@ def flags_of(mode: str, protocol: str, server: Server, folder: Path) -> list[str
         "LONG.json": "long.json",
         "FOLDER": "raw",
     }
-    found: list[str] = []
-    for word in mode.split():
-        if word == "COUNTED":
-            found += COUNTED
-        elif word == "METRICS":
-            found.append(f"127.0.0.1:{server.metrics_port}/metrics")
+    flags: list[str] = []
+    for part in mode.split():
+        if part == "COUNTED":
+            flags += COUNTED
+        elif part == "METRICS":
+            flags.append(f"127.0.0.1:{server.metrics_port}/metrics")
+        elif part in places or part in ("REPORT", "EXPORT"):
+            flags.append(str(folder / places.get(part, part.lower())))
         else:
-            found.append(
-                str(folder / places.get(word, word.lower()))
-                if word in places or word in ("REPORT", "EXPORT")
-                else word
-            )
+            flags.append(part)
     pace = [] if "COUNTED" in mode or "--request-count" in mode else BRIEF
-    return [*found, "-i", protocol, "-u", server.http if protocol == "http" else server.grpc, *pace]
+    return [*flags, "-i", protocol, "-u", server.http if protocol == "http" else server.grpc, *pace]
 
 
 def run(flags: list[str], folder: Path) -> Outcome:
@@ -160,19 +173,19 @@ def run(flags: list[str], folder: Path) -> Outcome:
     seconds, text = time.monotonic() - started, done.stdout + done.stderr
     if done.returncode:
         return Outcome(False, seconds, f"exit code {done.returncode}: {_last_line(text)}")
-    complaints = [
+    errors = [
         line.strip()
         for line in text.splitlines()
         if "error" in line.lower() or "failed" in line.lower()
     ]
-    if complaints:
-        return Outcome(False, seconds, complaints[0])
+    if errors:
+        return Outcome(False, seconds, errors[0])
     if "throughput" not in text.lower():
         return Outcome(False, seconds, "no figures")
-    return Outcome(True, seconds, _file_words(folder, flags) or _last_line(done.stdout))
+    return Outcome(True, seconds, _file_summary(folder, flags) or _last_line(done.stdout))
 
 
-def _file_words(folder: Path, flags: list[str]) -> str:
+def _file_summary(folder: Path, flags: list[str]) -> str:
     if "-f" in flags:
         rows = list(csv.DictReader((folder / "report").read_text().splitlines()))
         return f"CSV of {len(rows)} rows, {len(rows[0])} columns"
@@ -186,27 +199,28 @@ def _last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def run_modes(server: Server, words: list[str]) -> bool:
-    print("| mode | protocol | clean | s | perf_analyzer said |\n|---|---|---|---|---|")
+def protocols_of(name: str) -> tuple[str, ...]:
+    if name in STREAMED:
+        return ("grpc",)
+    return ("http",) if name == "JSON tensors" else ("http", "grpc")
+
+
+def run_modes(server: Server, filters: list[str]) -> bool:
+    print("| mode | protocol | clean | s | output of perf_analyzer |\n|---|---|---|---|---|")
     is_good = True
     for name, mode in (MODES | STREAMED).items():
-        if words and not any(word in name for word in words):
+        if filters and not any(text in name for text in filters):
             continue
-        for protocol in (
-            ("grpc",)
-            if name in STREAMED
-            else ("http",)
-            if name == "JSON tensors"
-            else ("http", "grpc")
-        ):
+        for protocol in protocols_of(name):
             with tempfile.TemporaryDirectory() as place:
                 folder = Path(place)
                 write_data(folder)
                 outcome = run(flags_of(mode, protocol, server, folder), folder)
             is_good = is_good and outcome.is_clean
             verdict = "yes" if outcome.is_clean else "NO"
+            message = outcome.message.replace("|", "/")[:110]
             print(
-                f"| {name} | {protocol} | {verdict} | {outcome.seconds:.1f} | {outcome.said.replace('|', '/')[:110]} |",
+                f"| {name} | {protocol} | {verdict} | {outcome.seconds:.1f} | {message} |",
                 flush=True,
             )
     return is_good
@@ -216,13 +230,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("words", nargs="*")
+    parser.add_argument("filters", nargs="*", help="texts; modes whose names contain one run")
     parser.add_argument("--server", choices=("naiad", "triton"), default="naiad")
-    given = parser.parse_args()
-    server = launch(given.server)
+    arguments = parser.parse_args()
+    server = launch(arguments.server)
     try:
         server.wait_started()
-        is_good = run_modes(server, given.words)
+        is_good = run_modes(server, arguments.filters)
     finally:
         server.stop()
     sys.exit(0 if is_good else 1)

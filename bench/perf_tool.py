@@ -1,19 +1,21 @@
-"""Our load generator beside NVIDIA's, on the same server in turn: do they see the same latencies,
-and what do they cost?
+"""Compares `naiad perf` with NVIDIA's perf_analyzer on the same server: latencies and CPU.
 
-    python -m bench.perf_tool                                       everything, some ten minutes; prints a markdown table
-    python -m bench.perf_tool --kinds http --keep runs.jsonl        a part of it; the next call with the same file goes on from there
+    python -m bench.perf_tool
+        Runs everything, which takes about ten minutes, and prints a markdown table.
+    python -m bench.perf_tool --kinds http --keep runs.jsonl
+        Runs a part. The next call with the same file resumes.
     python -m bench.perf_tool --rounds 5 --kinds http,grpc,stream --server naiad|triton
 
-The two take turns; medians over the rounds are compared. Rates are half of what perf_analyzer
-drives at concurrency 16. They are held against each other on `steady`, whose latency is the model's
-own; on `add_sub` the tail is this machine's scheduler and is only shown. perf_analyzer gets 32
-threads there: with its 4 it sends late and measures from then. Windows are short because it sorts a
-window's requests in quadratic time, and never ends at some 15,000 a second with its default of 5 s.
-CPU is user and system time of the generator's own process, from the first request that the server
-has counted, per request. Exit code 1 when a gate is missed: at half capacity p50 within 10% and p99
-within 25%; at concurrency 16 at least as many inferences per second; at most 1.5 times the CPU per
-request.
+The tools take turns, and medians over the rounds are compared. Rates are half of the throughput of
+perf_analyzer at concurrency 16. Latencies are compared on `steady`, whose latency is that of the
+model. On `add_sub` the tail depends on the scheduler of the machine and is only shown.
+perf_analyzer gets 32 threads: with its default of 4 it sends late and measures from then. Windows
+are short because it sorts the requests of a window in quadratic time, and never ends at about
+15,000 requests per second with its default of 5 s. CPU is the user and system time of the tool's
+process per request, from the first request that the server counts.
+
+The exit code is 1 if a goal is missed: at half capacity, p50 within 10% and p99 within 25%; at
+concurrency 16, at least as many inferences per second; at most 1.5 times the CPU per request.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class Run:
     p50_us: float
     p99_us: float
     cpu_us: float
-    """CPU of the generator per request."""
+    """CPU microseconds of the tool per request."""
 
 
 def counted(server: Server, model: str) -> int:
@@ -72,7 +74,7 @@ def command_of(tool: str, flags: list[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def measure(tool: str, server: Server, model: str, kind: str, load: list[str]) -> Run | None:
-    """None when the tool gave no figures: perf_analyzer now and then never ends, so callers try
+    """Returns None if the tool gave no figures. Sometimes perf_analyzer never ends, so callers try
     again."""
     address = server.http if kind == "http" else server.grpc
     with tempfile.TemporaryDirectory() as folder:
@@ -109,51 +111,51 @@ def own_cpu_seconds(pid: int) -> float:
 
 
 class Runs:
-    """What was measured, also by an earlier call when there is a file."""
+    """The measured runs, including those of an earlier call if there is a file."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        self._found: dict[str, Run] = {
+        self._runs: dict[str, Run] = {
             entry["key"]: Run(**entry["run"]) for entry in map(json.loads, lines)
         }
 
     def get(self, key: str, measured: Callable[[], Run]) -> Run:
-        if key not in self._found:
-            self._found[key] = measured()
-            print(f"  {key}: {self._found[key]}", file=sys.stderr, flush=True)
+        if key not in self._runs:
+            self._runs[key] = measured()
+            print(f"  {key}: {self._runs[key]}", file=sys.stderr, flush=True)
             if self._path is not None:
                 with self._path.open("a") as file:
                     file.write(
-                        json.dumps({"key": key, "run": dataclasses.asdict(self._found[key])}) + "\n"
+                        json.dumps({"key": key, "run": dataclasses.asdict(self._runs[key])}) + "\n"
                     )
-        return self._found[key]
+        return self._runs[key]
 
 
 def take_turns(
     runs: Runs, server: Server, model: str, kind: str, load: list[str], rounds: int
 ) -> dict[str, Run]:
-    found: dict[str, list[Run]] = {"perf_analyzer": [], "naiad": []}
+    results: dict[str, list[Run]] = {"perf_analyzer": [], "naiad": []}
 
     def measured() -> Run:
         run = measure(tool, server, model, kind, load) or measure(tool, server, model, kind, load)
         return run or sys.exit(f"{tool} gave no figures for {model} {kind} {' '.join(load)}")
 
     for number in range(rounds):
-        for tool, some in found.items():
+        for tool, some in results.items():
             some.append(runs.get(f"{model} {kind} {' '.join(load)} {tool} {number + 1}", measured))
     fields = [field.name for field in dataclasses.fields(Run)]
     return {
         tool: Run(*(statistics.median(getattr(run, field) for run in some) for field in fields))
-        for tool, some in found.items()
+        for tool, some in results.items()
     }
 
 
 def row(
     kind: str, load: str, medians: dict[str, Run], gates: dict[str, tuple[float, float]]
 ) -> tuple[str, bool]:
-    """The line of the table, and whether all gates hold. A gate: the least and the most that ours /
-    theirs may be."""
+    """Returns a line of the table, and whether all goals are met. A goal is the minimum and the
+    maximum of the ratio of `naiad perf` to perf_analyzer."""
     theirs, ours = medians["perf_analyzer"], medians["naiad"]
     cells, is_good = [kind, load], True
     for field, digits in (("infer_per_s", 0), ("p50_us", 0), ("p99_us", 0), ("cpu_us", 1)):
@@ -193,8 +195,8 @@ def compare_tools(runs: Runs, servers: dict[str, Server], kind: str, rounds: int
 
 
 def _capacity(server: Server, kind: str) -> Run:
-    found = measure("perf_analyzer", server, "steady", kind, ["--concurrency-range", "16"])
-    return found or sys.exit("perf_analyzer gave no figures")
+    run = measure("perf_analyzer", server, "steady", kind, ["--concurrency-range", "16"])
+    return run or sys.exit("perf_analyzer gave no figures")
 
 
 def main() -> None:
@@ -204,22 +206,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kinds", default="http,grpc,stream")
     parser.add_argument("--server", choices=("naiad", "triton"), default="naiad")
-    parser.add_argument("--keep", type=Path, help="file of runs, to go on from")
-    given = parser.parse_args()
+    parser.add_argument("--keep", type=Path, help="file of runs; a later call with it resumes")
+    arguments = parser.parse_args()
     servers = {
-        "add_sub": launch(given.server, REPOSITORY),
-        "steady": launch(given.server, PERF_REPOSITORY),
+        "add_sub": launch(arguments.server, REPOSITORY),
+        "steady": launch(arguments.server, PERF_REPOSITORY),
     }
     try:
         for server in servers.values():
             server.wait_started()
         print(
-            "| protocol | load | infer/s: perf_analyzer / naiad perf | p50 us | p99 us | generator CPU us per request |"
+            "| protocol | load | infer/s: perf_analyzer / naiad perf | p50 us | p99 us "
+            "| CPU us of the tool per request |"
         )
         print("|---|---|---|---|---|---|")
-        runs = Runs(given.keep)
+        runs = Runs(arguments.keep)
         verdicts = [
-            compare_tools(runs, servers, kind, given.rounds) for kind in given.kinds.split(",")
+            compare_tools(runs, servers, kind, arguments.rounds)
+            for kind in arguments.kinds.split(",")
         ]
     finally:
         for server in servers.values():

@@ -1,8 +1,7 @@
-"""What a server and all its children cost: CPU seconds so far, memory now. Read from /proc, for any
-server.
+"""Reads the CPU seconds and the memory of a server and all its children from /proc.
 
-PSS counts a page that n processes share as 1/n in each, so that its sum over a tree is what the
-tree really holds.
+PSS counts a page that n processes share as 1/n in each process, so that the sum over a process tree
+counts each page once.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ MIB = 1 << 20
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of the living tree, and of children that it has waited for."""
+    """Returns the user and system time of the tree, including children that it has waited for."""
     ticks = 0
     for member in set(process_tree(pid)):
         try:
@@ -29,7 +28,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory_bytes(pid: int) -> dict[str, int]:
-    """Sums over the tree of Rss, Pss and anonymous memory."""
+    """Returns the sums of Rss, Pss and anonymous memory over the tree."""
     total = {"Rss": 0, "Pss": 0, "Anonymous": 0}
     for member in set(process_tree(pid)):
         try:

@@ -1,8 +1,7 @@
-"""The cheapest client there is: one prepared HTTP request, pipelined over plain sockets, answers
-counted by their length.
+"""A client with minimal CPU cost: one prepared HTTP request, pipelined over plain sockets.
 
-All requests are the same, so all answers have the same length; a different status line or a short
-count ends the run.
+All requests are the same, so all responses have the same length, and the client only counts bytes.
+It fails if the first status is not 200 or the number of bytes is wrong.
 """
 
 from __future__ import annotations
@@ -24,12 +23,15 @@ ADD_SUB = json.dumps(
 
 
 def small_request() -> bytes:
-    head = f"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(ADD_SUB)}\r\n\r\n"
+    head = (
+        "POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: localhost\r\n"
+        f"Content-Length: {len(ADD_SUB)}\r\n\r\n"
+    )
     return head.encode() + ADD_SUB
 
 
 def large_request(num_bytes: int) -> bytes:
-    """An FP32 tensor for identity_fp32, as binary data both ways."""
+    """Returns a request to identity_fp32 with a binary FP32 tensor as input and output."""
     tensor = {
         "name": "INPUT0",
         "datatype": "FP32",
@@ -38,21 +40,22 @@ def large_request(num_bytes: int) -> bytes:
     }
     header = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
     head = (
-        f"POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: {len(header)}\r\n"
+        "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: localhost\r\n"
+        f"Inference-Header-Content-Length: {len(header)}\r\n"
         f"Content-Length: {len(header) + num_bytes}\r\n\r\n"
     )
     return head.encode() + header + np.arange(num_bytes // 4, dtype=np.float32).tobytes()
 
 
-def answer_length(connection: socket.socket, request: bytes) -> int:
-    """Sends one request and measures its answer."""
+def response_length(connection: socket.socket, request: bytes) -> int:
+    """Sends one request and returns the length of its response."""
     connection.sendall(request)
     data = b""
     while b"\r\n\r\n" not in data:
         data += receive(connection)
     head, _, body = data.partition(b"\r\n\r\n")
     if not head.startswith(b"HTTP/1.1 200"):
-        raise RuntimeError(f"unexpected answer: {data[:300]!r}")
+        raise RuntimeError(f"unexpected response: {data[:300]!r}")
     length = next(
         int(line.split(b":")[1])
         for line in head.lower().split(b"\r\n")
@@ -72,13 +75,13 @@ def receive(connection: socket.socket) -> bytes:
 
 
 def send_many(port: int, request: bytes, count: int, connections: int = 4, depth: int = 16) -> None:
-    """`count` requests in all, `depth` at a time on each connection."""
+    """Sends `count` requests in total, `depth` at a time on each connection."""
     errors: list[BaseException] = []
 
     def work(share: int) -> None:
         try:
             with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-                length = answer_length(connection, request)
+                length = response_length(connection, request)
                 done = 1
                 while done < share:
                     burst = min(depth, share - done)
@@ -87,7 +90,7 @@ def send_many(port: int, request: bytes, count: int, connections: int = 4, depth
                     while left > 0:
                         left -= len(receive(connection))
                     if left < 0:
-                        raise RuntimeError("more bytes than the answers should have")
+                        raise RuntimeError("the responses have more bytes than expected")
                     done += burst
         except BaseException as error:
             errors.append(error)

@@ -1,10 +1,9 @@
-"""Models that come and go: 100 reloads under load, 50 loads and unloads, 50 loads that fail; what
-fails and what is left behind.
+"""Counts failures and leaks of 100 reloads under load, 50 loads and unloads, and 50 failing loads.
 
     python -m bench.reloads
 
-The same is asserted by tests/server/test_reload.py and test_model_control.py; here are the figures,
-for RESULTS.md.
+tests/server/test_reload.py and test_model_control.py assert the same; this prints the figures for
+RESULTS.md.
 """
 
 from __future__ import annotations
@@ -31,13 +30,14 @@ def reloads(server: Server, control: Control, repository: Path) -> str:
         for number in range(1, RELOADS + 1):
             put(repository / "m" / "1" / "model.py", model_code(str(number)))
             start = time.monotonic()
-            status, words = control.load("m")
+            status, message = control.load("m")
             took.append(time.monotonic() - start)
             if status != 200:
-                load.failures.append(words)
+                load.failures.append(message)
     took.sort()
-    answers, failures = load.num_answers, len(load.failures)
-    return f"| {RELOADS} reloads, 4 clients | {answers:,} answers, {failures} failures | {took[len(took) // 2] * 1000:.0f} ms median reload |"
+    result = f"{load.num_answers:,} responses, {len(load.failures)} failures"
+    median_ms = took[len(took) // 2] * 1000
+    return f"| {RELOADS} reloads, 4 clients | {result} | {median_ms:.0f} ms median reload |"
 
 
 def cycles(server: Server, control: Control, repository: Path, initialize: str, what: str) -> str:

@@ -1,12 +1,14 @@
-"""Streaming clients of a language model, lean enough to outrun it: plain sockets, one epoll loop
-per process, several processes.
+"""Streaming clients of a language model that are faster than the server: plain sockets, one epoll
+loop per process, several processes.
 
-    measure(Plan(...)) starts the processes and puts their readings together.
-    python -m bench.stream_load    one of those processes: its share of the plan as JSON on stdin, its readings as JSON on stdout
+    measure(Plan(...)) starts the processes and merges their readings.
+    python -m bench.stream_load
+        Runs one of these processes. It reads its share of the plan as JSON from stdin and writes
+        its readings as JSON to stdout.
 
-Each client has a connection of its own and one request at a time: the next at once when the last
-has ended, or at a fixed rate. Then times count from when a request was due, not from when it could
-be sent. Every answer must have all of its tokens, or the run fails.
+Each client has its own connection and one request at a time. It sends the next request immediately,
+or at a fixed rate. At a fixed rate, times count from the due time of a request, not from the time
+it was sent. The run fails unless every response has all of its tokens.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from bench.stream_wire import Grpc, Http, Whole, Wire
 WIRES: dict[str, Callable[[int, str], Wire]] = {"http": Http, "grpc": Grpc, "whole": Whole}
 NUM_PROCESSES = 8
 START_S = 1.0
-"""From the plan to the first request: the processes have started by then."""
+"""Time between the plan and the first request, in which the processes start."""
 
 
 class Plan(msgspec.Struct):
     protocol: str
-    """Of WIRES: http and grpc are streams, whole is one answer."""
+    """A key of WIRES: http and grpc are streams, whole is a single response."""
     port: int
     model: str
     clients: int = 64
@@ -41,19 +43,19 @@ class Plan(msgspec.Struct):
     warm_s: float = 2.0
     window_s: float = 8.0
     rate: float = 0.0
-    """Requests per second of all clients together; 0: each sends its next at once."""
+    """Requests per second of all clients together; 0 if each sends its next immediately."""
     seed: int = 0
-    """Of the prompts: another one for every run against the same server, or its prefix cache knows
-    them already."""
+    """Seed of the prompts. Every run against the same server needs another one, otherwise the
+    prompts are in its prefix cache."""
     begin_s: float = 0.0
-    """On the monotonic clock, which all processes share."""
+    """Start time on the monotonic clock, which all processes share."""
     first: int = 0
     """Number of this process's first client."""
     total: int = 64
 
 
 class Readings(msgspec.Struct):
-    """Of what happened inside the window."""
+    """Readings of the requests inside the window."""
 
     tokens: int = 0
     finished: int = 0
@@ -62,9 +64,9 @@ class Readings(msgspec.Struct):
     inter_token_s: list[float] = msgspec.field(default_factory=list)
     request_s: list[float] = msgspec.field(default_factory=list)
     late_s: float = 0.0
-    """The most that a request was sent after it was due."""
+    """Maximum delay between the due time and the send time of a request."""
     cpu_s: float = 0.0
-    """Of the client processes, over their whole life."""
+    """CPU seconds of the client processes since they started."""
     error: str = ""
 
 
@@ -77,7 +79,7 @@ class Client:
         self._start_s = plan.begin_s + plan.warm_s
         self._end_s = self._start_s + plan.window_s
         self._events = 0
-        self._wanted = 0
+        self._num_expected = 0
         self._last_s = 0.0
         self._interval_s = plan.total / plan.rate if plan.rate else 0.0
         self.due_s = plan.begin_s + (self._interval_s * number / plan.total if plan.rate else 0.0)
@@ -85,12 +87,12 @@ class Client:
         self.is_busy = False
 
     def send(self, now_s: float) -> None:
-        """Answers of a closed loop are made unequal once, so that they do not end together for
-        ever."""
+        """Sends the next request. The first request of each client in a closed loop has a random
+        length, so that the clients do not stay synchronized."""
         self.is_busy = True
         plan = self._plan
         is_cut = self._is_first and not plan.rate and plan.protocol != "whole"
-        self._wanted = self._source.randint(1, plan.num_out) if is_cut else plan.num_out
+        self._num_expected = self._source.randint(1, plan.num_out) if is_cut else plan.num_out
         self._is_first = False
         self._events = 0
         if not plan.rate:
@@ -98,7 +100,7 @@ class Client:
         if self._start_s <= now_s < self._end_s:
             self._readings.late_s = max(self._readings.late_s, now_s - self.due_s)
         prompt = "".join(self._source.choices("0123456789", k=plan.num_in))
-        self.wire.send(prompt, self._wanted)
+        self.wire.send(prompt, self._num_expected)
 
     def read(self) -> None:
         num_events, is_ended = self.wire.receive()
@@ -122,10 +124,12 @@ class Client:
         self._last_s = now_s
 
     def _finish(self, now_s: float) -> None:
-        """Tokens without text of their own came with the next: they are counted here."""
-        missing = self._wanted - self._events
-        if not 0 <= missing <= max(2, self._wanted // 4):
-            raise RuntimeError(f"an answer of {self._wanted} tokens came in {self._events} events")
+        """Counts the tokens that had no event, because their text came with the next token."""
+        missing = self._num_expected - self._events
+        if not 0 <= missing <= max(2, self._num_expected // 4):
+            raise RuntimeError(
+                f"a response of {self._num_expected} tokens had {self._events} events"
+            )
         if self._start_s <= now_s < self._end_s:
             self._readings.finished += 1
             self._readings.tokens += missing
@@ -158,11 +162,10 @@ def run(plan: Plan) -> Readings:
 
 
 def measure(plan: Plan) -> Readings:
-    """Raises RuntimeError when a client failed."""
+    """Runs the plan in several processes. Raises RuntimeError if a client failed."""
     plan.begin_s = time.monotonic() + START_S
     plan.total = plan.clients
     shares = list(_shares(plan))
-    # Through a file's worth of text each way: the children are small and short-lived.
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "bench.stream_load"],

@@ -1,8 +1,8 @@
-"""The protocols of bench/stream_load.py, each as small as it can be: a request out, events counted,
-the end seen.
+"""Minimal clients for the protocols of bench/stream_load.py: they send a request, count its events
+and detect its end.
 
-Only for answers of our own `llm` backend. What is not an event or the end of an answer is an error
-of the run, with the server's words.
+They understand only responses of Naiad's `llm` backend. Anything else fails the run with the
+server's message.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Wire(Protocol):
     def send(self, prompt: str, num_out: int) -> None: ...
 
     def receive(self) -> tuple[int, bool]:
-        """Events that came, and whether the answer has ended. Raises RuntimeError for an error of
-        the server."""
+        """Returns the number of new events, and whether the response has ended. Raises RuntimeError
+        for an error of the server."""
         ...
 
 
@@ -38,7 +38,10 @@ class Http:
     def __init__(self, port: int, model: str) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        self._head = (
+            f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\n"
+            "Host: localhost\r\nContent-Length: %d\r\n\r\n"
+        )
         self._is_begun = False
         self._rest = b""
 
@@ -67,20 +70,22 @@ class Http:
             self._is_begun = True
         if b'data: {"error"' in data:
             raise RuntimeError(data.decode(errors="replace")[:500])
-        # Chunks end with a line end: what comes after the last one is kept until the rest of it is
-        # there.
+        # A chunk ends with a line end; an incomplete chunk is kept until the rest arrives.
         cut = data.rfind(b"\r\n") + 2
         whole, self._rest = data[:cut], data[cut:]
         return whole.count(b"\r\ndata: "), whole.endswith(b"\r\n0\r\n\r\n")
 
 
 class Whole:
-    """Not a stream: one answer, whose tokens all come at its end."""
+    """A single response, whose tokens all arrive at its end."""
 
     def __init__(self, port: int, model: str) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._head = f"POST /v2/models/{model}/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+        self._head = (
+            f"POST /v2/models/{model}/generate HTTP/1.1\r\n"
+            "Host: localhost\r\nContent-Length: %d\r\n\r\n"
+        )
         self._num_out = 0
         self._data = b""
 
@@ -99,8 +104,8 @@ class Whole:
         if not part:
             raise RuntimeError("the server closed a connection")
         self._data += part
-        head, found, body = self._data.partition(b"\r\n\r\n")
-        if not found:
+        head, head_end, body = self._data.partition(b"\r\n\r\n")
+        if not head_end:
             return 0, False
         if not head.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(self._data.decode(errors="replace")[:500])
@@ -123,9 +128,13 @@ class Grpc:
         self._frames = b""
         self._messages = b""
         headers = [
-            (":method", "POST"), (":scheme", "http"), (":path", "/inference.GRPCInferenceService/ModelStreamInfer"),
-            (":authority", "localhost"), ("content-type", "application/grpc"), ("te", "trailers"),
-        ]  # fmt: skip
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", "/inference.GRPCInferenceService/ModelStreamInfer"),
+            (":authority", "localhost"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        ]
         settings = struct.pack(">HI", 4, _LARGE)
         self._socket.sendall(
             _PREFACE
@@ -153,17 +162,18 @@ class Grpc:
         if not data:
             raise RuntimeError("the server closed a connection")
         data = self._frames + data
-        at = 0
-        while len(data) - at >= 9:
-            size = int.from_bytes(data[at : at + 3], "big")
-            if len(data) - at - 9 < size:
+        start = 0
+        while len(data) - start >= 9:
+            size = int.from_bytes(data[start : start + 3], "big")
+            end = start + 9 + size
+            if len(data) < end:
                 break
-            self._take(data[at + 3], data[at + 4], data[at + 9 : at + 9 + size])
-            at += 9 + size
-        self._frames = data[at:]
-        return self._take_messages()
+            self._on_frame(data[start + 3], data[start + 4], data[start + 9 : end])
+            start = end
+        self._frames = data[start:]
+        return self._read_messages()
 
-    def _take(self, kind: int, flags: int, payload: bytes) -> None:
+    def _on_frame(self, kind: int, flags: int, payload: bytes) -> None:
         if kind == _DATA:
             self._messages += payload
         elif kind == _SETTINGS and not flags:
@@ -173,19 +183,19 @@ class Grpc:
         elif kind in (_RST, _GOAWAY) or (kind == _HEADERS and flags & 1):
             raise RuntimeError(f"the call ended: frame {kind}, {payload!r}")
 
-    def _take_messages(self) -> tuple[int, bool]:
-        data, at, num_events, is_ended = self._messages, 0, 0, False
-        while len(data) - at >= 5:
-            size = int.from_bytes(data[at + 1 : at + 5], "big")
-            end = at + 5 + size
+    def _read_messages(self) -> tuple[int, bool]:
+        data, start, num_events, is_ended = self._messages, 0, 0, False
+        while len(data) - start >= 5:
+            size = int.from_bytes(data[start + 1 : start + 5], "big")
+            end = start + 5 + size
             if len(data) < end:
                 break
-            if data[at + 5] != 0x12:  # not infer_response: error_message comes first
-                raise RuntimeError(data[at + 5 : end].decode(errors="replace")[:500])
+            if data[start + 5] != 0x12:  # the first field is not infer_response but error_message
+                raise RuntimeError(data[start + 5 : end].decode(errors="replace")[:500])
             num_events += 1
             is_ended = data[end - 1] == 1  # a message ends with triton_final_response
-            at = end
-        self._messages = data[at:]
+            start = end
+        self._messages = data[start:]
         return num_events, is_ended
 
 

@@ -1,5 +1,5 @@
-"""Markdown tables for bench/RESULTS.md: figures of two servers side by side, their ratio, and the
-goal it is held against."""
+"""Writes markdown tables for bench/RESULTS.md: the figures of two servers, their ratio and the
+goal."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Row:
     theirs: float
     unit: str
     goal: str = ""
-    """`>= 2` or `<= 0.35`: what ours / Triton should be. Empty where nothing was promised."""
+    """Goal of the ratio of Naiad to Triton, e.g. `>= 2` or `<= 0.35`; empty without a goal."""
     ratios: tuple[float, ...] = ()
-    """Of the starts that it is the median of."""
+    """Ratios of the single starts, if the row is a median over several starts."""
 
     @property
     def ratio(self) -> float:
@@ -30,13 +30,13 @@ class Row:
 
 
 def over_starts(starts: list[list[Row]]) -> list[Row]:
-    """The median of what was measured again and again with servers started anew."""
+    """Returns the medians over several starts of the servers."""
     if len(starts) == 1:
         return starts[0]
-    found: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str], list[Row]] = {}
     for rows in starts:
         for row in rows:
-            found.setdefault((row.what, row.unit), []).append(row)
+            groups.setdefault((row.what, row.unit), []).append(row)
     return [
         Row(
             what,
@@ -46,7 +46,7 @@ def over_starts(starts: list[list[Row]]) -> list[Row]:
             rows[0].goal,
             tuple(row.ratio for row in rows),
         )
-        for (what, unit), rows in found.items()
+        for (what, unit), rows in groups.items()
     ]
 
 
@@ -66,7 +66,7 @@ def markdown(rows: list[Row]) -> str:
             if row.ratios
             else ""
         )
-        lines.append(
-            f"| {row.what} | {figure(row.ours)} | {figure(row.theirs)} | {row.unit} | {row.ratio:.2f}{spread} | {verdict} |"
-        )
+        ratio = f"{row.ratio:.2f}{spread}"
+        cells = (row.what, figure(row.ours), figure(row.theirs), row.unit, ratio, verdict)
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

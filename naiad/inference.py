@@ -143,13 +143,15 @@ class InferenceCore:
             return enqueue_traced(job, model.name, model.version, model.scheduler.enqueue)
         return model.scheduler.enqueue(job)
 
-    def infer_again(self, request: InferRequest, model: Model) -> ResponseStream:
-        """Of a form that has been accepted by the same model before, with as much data, neither
-        traced nor in shared memory."""
+    def infer_validated(self, request: InferRequest, model: Model) -> ResponseStream:
+        """Fast path: this model has already accepted a request with the same signature, whatever
+        its data is. Skips validation; never used for traced or shared-memory requests."""
         if self.is_exiting:
             raise unavailable("Server exiting", RETRY_AFTER_S)
+        assert request.signature is not None
+        batch_size = request.signature.batch_size
         return model.scheduler.enqueue(
-            Job(request, ResponseStream(), time.monotonic_ns(), request.batch_size)
+            Job(request, ResponseStream(), time.monotonic_ns(), batch_size)
         )
 
     def call(self, job: Job) -> ResponseStream:

@@ -87,6 +87,7 @@ def http_options(settings: Settings) -> HttpOptions:
             for restriction in settings.http_restricted_api
             for category in restriction.categories
         },
+        fast_paths=settings.fast_paths,
         limits=Http1Limits(
             max_connections=settings.http_max_connections,
             max_headers=settings.http_max_header_count,
@@ -107,6 +108,7 @@ def grpc_options(settings: Settings) -> GrpcOptions:
         max_ping_strikes=settings.grpc_http2_max_ping_strikes,
         max_connection_age_ms=settings.grpc_max_connection_age,
         max_connection_age_grace_ms=settings.grpc_max_connection_age_grace,
+        fast_paths=settings.fast_paths,
         infer_response_compression_level=settings.grpc_infer_response_compression_level,
         header_forward_pattern=settings.grpc_header_forward_pattern,
         restricted_protocols={

@@ -1,8 +1,7 @@
-"""The obvious alternative: a FastAPI app around an onnxruntime session. Run by uvicorn, in the
-peers' own environment.
+"""A FastAPI app around an onnxruntime session. uvicorn runs it in the environment of the peers.
 
-The model's path and threads come from the environment. Plain `def`: FastAPI runs it in a thread,
-onnxruntime lets the others run.
+Environment variables set the path and the threads of the model. The handler is a plain `def`, which
+FastAPI runs in a thread; onnxruntime releases the interpreter lock.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""The same model as a custom MLServer runtime. Run by `mlserver start`, in the peers' own
-environment."""
+"""A custom MLServer runtime around an onnxruntime session. `mlserver start` runs it in the
+environment of the peers."""
 
 import onnxruntime
 from mlserver import MLModel

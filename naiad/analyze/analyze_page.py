@@ -1,5 +1,8 @@
-"""The report as a page: what won and by how much, the charts that show why, every table, and how it
-was measured."""
+"""Builds the HTML report of an analysis.
+
+The page shows the best configuration and its gain, charts, all tables, and how the measurements
+were made.
+"""
 
 from __future__ import annotations
 
@@ -53,21 +56,16 @@ def _facts(part: JobPart, *, several: bool) -> list[Fact]:
     job, measurements, ranked, _ = part
     prefix = f"{' + '.join(job.models)}: " if several else ""
     best_name = f"{prefix}best configuration" if several else "Best configuration"
-    rate_name, latency_name = (
-        (f"{prefix}throughput", f"{prefix}p99 latency")
-        if several
-        else ("Throughput", "p99 latency")
-    )
+    rate_name = f"{prefix}throughput" if several else "Throughput"
+    latency_name = f"{prefix}p99 latency"
     if not ranked:
-        return [Fact(f"{prefix}result", "nothing ran", f"{len(measurements)} measurements failed")]
+        return [Fact(f"{prefix}result", "no results", f"{len(measurements)} measurements failed")]
     best, base = ranked[0], default_of(measurements)
-    rate, latency = (
-        best.best.figure("perf_throughput") or 0.0,
-        best.best.figure("perf_latency_p99") or 0.0,
-    )
+    rate = best.best.figure("perf_throughput") or 0.0
+    latency = best.best.figure("perf_latency_p99") or 0.0
     facts = [
-        Fact(best_name, best.name.removeprefix(f"{job.models[0]}_"), _config_words(best.best)),
-        Fact(rate_name, f"{rate:,.0f}/s", _against(rate, base, "perf_throughput", job)),
+        Fact(best_name, best.name.removeprefix(f"{job.models[0]}_"), _config_text(best.best)),
+        Fact(rate_name, f"{rate:,.0f}/s", _compared_with_default(rate, base)),
         Fact(latency_name, f"{latency:,.2f} ms", f"at concurrency {best.best.concurrency}"),
     ]
     if not several:
@@ -79,22 +77,20 @@ def _facts(part: JobPart, *, several: bool) -> list[Fact]:
             Fact(
                 "Measurements",
                 str(len(measurements)),
-                f"{len(ranked)} configurations; all of them: {job.space_size:,}",
+                f"of {len(ranked)} configurations; brute force makes {job.space_size:,}",
             )
         )
     return facts
 
 
-def _against(rate: float, base: Measurement | None, metric: str, job: Job) -> str:
-    before = base.figure(metric) if base is not None else None
-    return (
-        f"x{rate / before:.2f} of what it was ({before:,.0f}/s)"
-        if before
-        else "the configuration as it was did not run"
-    )
+def _compared_with_default(rate: float, base: Measurement | None) -> str:
+    before = base.figure("perf_throughput") if base is not None else None
+    if not before:
+        return "the default configuration did not run"
+    return f"x{rate / before:.2f} of the default configuration ({before:,.0f}/s)"
 
 
-def _config_words(measurement: Measurement) -> str:
+def _config_text(measurement: Measurement) -> str:
     only = measurement.leading[0]
     if len(measurement.outcomes) > 1:
         return f"{len(measurement.outcomes)} models"
@@ -102,7 +98,10 @@ def _config_words(measurement: Measurement) -> str:
         return ", ".join(
             f"{name.removeprefix('parameters.')} {value}" for name, value in only.values.items()
         )
-    return f"batch {only.max_batch_size}, instances {only.instances}, batching {only.dynamic_batching.lower()}"
+    return (
+        f"batch {only.max_batch_size}, instances {only.instances},"
+        f" batching {only.dynamic_batching.lower()}"
+    )
 
 
 def _sections(part: JobPart, count: int, *, has_details: bool) -> list[str]:
@@ -123,7 +122,7 @@ def _sections(part: JobPart, count: int, *, has_details: bool) -> list[str]:
             card(
                 "All configurations",
                 _table(_all_table(ranked)),
-                "Each with its best load. Click a heading to sort.",
+                "Each configuration under its best load. Click a heading to sort.",
             )
         )
     failed = failures(measurements)
@@ -133,35 +132,35 @@ def _sections(part: JobPart, count: int, *, has_details: bool) -> list[str]:
         ]
         sections.append(
             card(
-                "What failed",
-                table(["Model Config Name", "Concurrency", "Why"], rows, num_text_columns=3),
+                "Failed measurements",
+                table(["Model Config Name", "Concurrency", "Reason"], rows, num_text_columns=3),
             )
         )
     return sections
 
 
-def _table(found: Table) -> str:
-    rows: list[list[str | Cell]] = [list(row) for row in found.rows]
+def _table(data: Table) -> str:
+    rows: list[list[str | Cell]] = [list(row) for row in data.rows]
     return table(
-        found.headings, rows, num_text_columns=found.num_text_columns, best_row=found.best_row
+        data.headings, rows, num_text_columns=data.num_text_columns, best_row=data.best_row
     )
 
 
 def _all_table(ranked: Sequence[Ranked]) -> Table:
-    whole = [entry.best for entry in ranked]
-    wanted = (
+    candidates = (
         "perf_throughput",
         "perf_latency_p99",
         "perf_latency_avg",
         "output_token_throughput",
         "cpu_used_ram",
         "gpu_used_memory",
+        "gpu_utilization",
     )
-    metrics = present((*wanted, "gpu_utilization"), whole)
+    metrics = present(candidates, [entry.best for entry in ranked])
     rows = [
         [
             entry.name,
-            _config_words(entry.best),
+            _config_text(entry.best),
             str(entry.best.concurrency),
             *(text(entry.best.figure(metric), metric) for metric in metrics),
         ]
@@ -223,14 +222,16 @@ def _tip(entry: Ranked, one: Measurement) -> str:
 
 
 def _limit(job: Job, metric: str) -> float | None:
-    limits = [found[metric].maximum for found in job.goal.constraints.values() if metric in found]
-    return next((limit for limit in limits if limit is not None), None)
+    maxima = [
+        limits[metric].maximum for limits in job.goal.constraints.values() if metric in limits
+    ]
+    return next((maximum for maximum in maxima if maximum is not None), None)
 
 
 def _throughput_latency(
     job: Job, ranked: Sequence[Ranked], chosen: Sequence[Ranked], rate: str
 ) -> str:
-    """Every measurement; the best configurations in colour, the rest as a cloud."""
+    """Shows every measurement, and each of the best configurations in a colour of its own."""
     names = {entry.name for entry in chosen}
     rest = [
         Mark(
@@ -265,7 +266,7 @@ def _throughput_latency(
     return card(
         "Throughput against p99 latency",
         body + legend(series),
-        "Up and to the left is better; each point is one measurement, hollow where it was not stable.",
+        "Each point is one measurement; a hollow one was not stable. Up and to the left is better.",
     )
 
 
@@ -321,8 +322,10 @@ def _latency_by_concurrency(job: Job, chosen: Sequence[Ranked]) -> str:
 
 
 def _heat(ranked: Sequence[Ranked], rate: str) -> str:
-    """Throughput over the two dimensions of a model that were searched; empty for any other number
-    of them."""
+    """Shows the throughput over the two searched dimensions of a model.
+
+    Returns an empty text if the search did not vary exactly two dimensions.
+    """
     outcomes = [
         (entry.best, entry.best.outcomes[0])
         for entry in ranked
@@ -346,11 +349,11 @@ def _heat(ranked: Sequence[Ranked], rate: str) -> str:
     )
     values: dict[tuple[int, int], float] = {}
     for measurement, outcome in outcomes:
-        place = (
+        cell = (
             columns.index(outcome.values[x_name]),
             len(rows) - 1 - rows.index(outcome.values[y_name]),
         )
-        values[place] = max(values.get(place, 0.0), measurement.figure(rate) or 0.0)
+        values[cell] = max(values.get(cell, 0.0), measurement.figure(rate) or 0.0)
     titles = [name.removeprefix("parameters.").replace("_", " ") for name in (x_name, y_name)]
     body = heat_chart(
         [str(value) for value in columns],
@@ -361,9 +364,9 @@ def _heat(ranked: Sequence[Ranked], rate: str) -> str:
         "Throughput map",
     )
     return card(
-        "Where the search went",
+        "Searched configurations",
         body,
-        f"Highest {_unit(rate)} seen at each configuration; empty ones were not measured.",
+        f"Highest {_unit(rate)} of each configuration. An empty cell was not measured.",
     )
 
 

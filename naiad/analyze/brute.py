@@ -1,4 +1,4 @@
-"""Brute force: every point under every load. The yardstick of the other searches."""
+"""Brute-force search: measures every point under every load."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Generator
 from naiad.analyze.space import Space, Trial
 
 Search = Generator[Trial, float | None, None]
-"""Yields what to measure next and is sent its score; None for a measurement that failed."""
+"""Yields the next trial and receives its score, or None if the measurement failed."""
 
 _SAME = 0.05
+"""Scores that differ by no more than this count as equal."""
 _PATIENCE = 3
+"""Number of consecutive loads without a better score after which a point is flat."""
 
 
 def brute_search(space: Space, *, is_early_exit: bool) -> Search:
@@ -27,5 +29,5 @@ def brute_search(space: Space, *, is_early_exit: bool) -> Search:
 
 
 def _is_flat(scores: list[float]) -> bool:
-    """The last few were no better than the best before them."""
+    """True if the last scores are no better than the best score before them."""
     return len(scores) > _PATIENCE and max(scores[-_PATIENCE:]) <= max(scores[:-_PATIENCE]) + _SAME

@@ -1,7 +1,6 @@
-"""What was measured, kept as it is measured: a line of JSON for each, so that a run that was killed
-goes on where it was.
+"""Stores measurements as lines of JSON, so that a run that was killed can resume.
 
-Rule: a line is written and synced before the next measurement starts; a half-written last line is
+Rule: a line is written and synced before the next measurement starts. A half-written last line is
       dropped.
 """
 
@@ -23,12 +22,12 @@ FILE = "measurements.jsonl"
 
 
 class CheckpointError(Exception):
-    """What was measured cannot be kept, e.g. on a full disk: there is no sense in going on."""
+    """A measurement cannot be stored, e.g. because the disk is full. The run must stop."""
 
 
 class Goal(msgspec.Struct, frozen=True):
     objectives: dict[str, Objectives] = {}
-    """By model."""
+    """Objectives by model."""
     constraints: dict[str, Constraints] = {}
     weights: dict[str, float] = {}
 
@@ -38,8 +37,8 @@ class Job(msgspec.Struct, frozen=True):
 
     models: list[str]
     fingerprint: str
-    """Of the models' configurations and how they are measured: figures from anything else do not
-    belong here."""
+    """Hash of the models' configurations and the measurement settings. Measurements of a job with
+    another fingerprint cannot be compared."""
     search_mode: str
     goal: Goal
     command: str
@@ -65,12 +64,12 @@ class MeasurementEntry(Entry, tag="measurement"):
 
 
 class History(msgspec.Struct):
-    """All that a checkpoint directory holds."""
+    """The content of a checkpoint directory."""
 
     jobs: dict[str, Job]
-    """By the names of its models, joined."""
+    """Jobs by key; see job_key."""
     measurements: dict[str, dict[str, Measurement]]
-    """By job, then by key."""
+    """Measurements by the key of the job and the key of the measurement."""
 
 
 def job_key(models: list[str]) -> str:
@@ -82,7 +81,7 @@ def fingerprint(parts: list[Any]) -> str:
 
 
 def read_history(directory: Path) -> History:
-    """Raises OptionError for a file of something else."""
+    """Reads the checkpoint of a directory. Raises OptionError if the file is not a checkpoint."""
     history = History({}, {})
     path = directory / FILE
     try:
@@ -96,7 +95,9 @@ def read_history(directory: Path) -> History:
         except msgspec.DecodeError as error:
             if number == len(lines):
                 break
-            raise OptionError(f"{path}, line {number}: {error}") from None
+            raise OptionError(
+                f"{path}, line {number} is not a measurement of naiad analyze: {error}"
+            ) from None
         if isinstance(entry, JobEntry):
             history.jobs[job_key(entry.job.models)] = entry.job
             history.measurements.setdefault(job_key(entry.job.models), {})
@@ -109,7 +110,7 @@ def read_history(directory: Path) -> History:
 
 class Checkpoint:
     def __init__(self, directory: Path) -> None:
-        """Raises OptionError."""
+        """Opens the checkpoint of a directory. Raises OptionError if it cannot be used."""
         self.history = read_history(directory)
         self._path = directory / FILE
         try:
@@ -118,7 +119,7 @@ class Checkpoint:
             self._file = self._path.open("ab", buffering=0)
         except OSError as error:
             raise OptionError(
-                f"--checkpoint-directory {directory} cannot be used: {error.strerror}"
+                f"--checkpoint-directory {directory} cannot be written: {error.strerror}"
             ) from None
 
     def _drop_half_line(self) -> None:
@@ -129,14 +130,16 @@ class Checkpoint:
             self._path.write_bytes(data[: data.rfind(b"\n") + 1])
 
     def begin(self, job: Job) -> dict[str, Measurement]:
-        """What is already measured of it. Raises OptionError when that was with other
-        configurations."""
+        """Starts a job and returns the measurements that it already has.
+
+        Raises OptionError if those measurements were made with other configurations or settings.
+        """
         key = job_key(job.models)
         known = self.history.jobs.get(key)
         if known is not None and known.fingerprint != job.fingerprint:
             raise OptionError(
-                f"the checkpoint {self._path} was made with another configuration of {key}, or other measurement settings: "
-                "remove it, or choose another --checkpoint-directory"
+                f"the checkpoint {self._path} was made with another configuration of {key} or with"
+                " other measurement settings. Remove it, or choose another --checkpoint-directory."
             )
         self.history.jobs[key] = job
         self._write(JobEntry(FORMAT, job))
@@ -147,10 +150,10 @@ class Checkpoint:
         self._write(MeasurementEntry(job.models, measurement))
 
     def _write(self, entry: JobEntry | MeasurementEntry) -> None:
-        """Raises CheckpointError."""
+        """Appends a line and syncs the file. Raises CheckpointError."""
         line = msgspec.json.encode(entry) + b"\n"
         try:
-            # A disk that is nearly full takes a part of a line; the rest says why.
+            # On a nearly full disk a write may be partial; the next write then raises the reason.
             while line:
                 line = line[self._file.write(line) :]
             os.fsync(self._file.fileno())

@@ -1,4 +1,4 @@
-"""`naiad analyze` as click commands: profile and report."""
+"""The commands `naiad analyze profile` and `naiad analyze report`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from naiad.analyze.settings import ProfileOptions, ReportOptions
 from naiad.tools.command_context import CONTEXT
 from naiad.tools.options_command import OptionsCommand
 
-PROFILE_HELP = """Measure configurations of models and find the best, with model-analyzer's flags.
+PROFILE_HELP = """Measure configurations of models and find the best one.
+
+Accepts model-analyzer's flags.
 
 \b
   naiad analyze profile -m models --profile-models add_sub
-  naiad analyze profile -m models --profile-models resnet --run-config-search-mode optuna --latency-budget 50 -e out
+  naiad analyze profile -m models --profile-models resnet --latency-budget 50 -e out
+  naiad analyze profile -m models --profile-models resnet --run-config-search-mode optuna
   naiad analyze profile -f analyze.yaml
 """
 
@@ -34,7 +37,7 @@ def _report(values: dict[str, Any]) -> int:
 @click.group("analyze", context_settings=CONTEXT, invoke_without_command=True)
 @click.pass_context
 def command(context: click.Context) -> None:
-    """Find a model's best configuration: measure (profile), then look at it (report)."""
+    """Find a model's best configuration: measure with profile, write reports with report."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -50,6 +53,6 @@ command.add_command(
 )
 command.add_command(
     OptionsCommand(
-        "report", ReportOptions, _report, "Write the reports of an earlier profile again."
+        "report", ReportOptions, _report, "Write the reports of an earlier `naiad analyze profile`."
     )
 )

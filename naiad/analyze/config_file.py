@@ -1,8 +1,8 @@
-"""`-f FILE`: model-analyzer's YAML -> options and the models' own settings. JSON is read without
-           any package.
+"""Reads the file of `-f FILE`: model-analyzer's YAML, or the same as JSON.
 
-Rule: what the command line says goes before the file. A key that means nothing here is named, and
-      ignored if model-analyzer knows it.
+In:  a path. Out: values of ProfileOptions, and the settings of each model.
+Rule: a key that model-analyzer knows but that has no effect here is ignored with a note. Any other
+      unknown key is an error. Only YAML needs an additional package.
 """
 
 from __future__ import annotations
@@ -18,52 +18,56 @@ from naiad.analyze.goal import constraints_of, objectives_of
 from naiad.analyze.settings import ModelSpec, ProfileOptions
 from naiad.settings.option import OptionError
 
-_ELSEWHERE = """
-    collect_cpu_metrics gpus dcgm_disable monitoring_interval duration_seconds perf_analyzer_path perf_analyzer_timeout
-    perf_analyzer_cpu_util perf_analyzer_max_auto_adjusts perf_output perf_output_path triton_docker_image triton_docker_mounts
-    triton_docker_labels triton_docker_shm_size triton_docker_args triton_install_path client_max_retries reload_model_disable
-    always_report_gpu_metrics inference_output_fields gpu_output_fields server_output_fields filename_model_inference
-    filename_model_gpu filename_server_only num_top_model_configs plots summarize verbose_csv genai_perf_flags cpu_only verbose quiet
-    use_concurrency_formula request_rate_search_enable request_rate log_level triton_server_environment output_formats
-    report_model_configs
+_KEYS_WITHOUT_EFFECT = """
+    collect_cpu_metrics gpus dcgm_disable monitoring_interval duration_seconds perf_analyzer_path
+    perf_analyzer_timeout perf_analyzer_cpu_util perf_analyzer_max_auto_adjusts perf_output
+    perf_output_path triton_docker_image triton_docker_mounts triton_docker_labels
+    triton_docker_shm_size triton_docker_args triton_install_path client_max_retries
+    reload_model_disable always_report_gpu_metrics inference_output_fields gpu_output_fields
+    server_output_fields filename_model_inference filename_model_gpu filename_server_only
+    num_top_model_configs plots summarize verbose_csv genai_perf_flags cpu_only verbose quiet
+    use_concurrency_formula request_rate_search_enable request_rate log_level
+    triton_server_environment output_formats report_model_configs
 """
-_KNOWN_ELSEWHERE = frozenset(_ELSEWHERE.split())
-_MODEL_KEYS = """
-    objectives constraints weighting parameters model_config_parameters perf_analyzer_flags cpu_only triton_server_flags
-    genai_perf_flags triton_server_environment
+_WITHOUT_EFFECT = frozenset(_KEYS_WITHOUT_EFFECT.split())
+"""Keys of model-analyzer that have no effect in Naiad."""
+_MODEL_SETTINGS = """
+    objectives constraints weighting parameters model_config_parameters perf_analyzer_flags
+    cpu_only triton_server_flags genai_perf_flags triton_server_environment
 """
+_MODEL_KEYS = frozenset(_MODEL_SETTINGS.split())
 
 
 class FileSettings(msgspec.Struct):
     values: dict[str, Any]
-    """Fields of ProfileOptions."""
+    """Values of ProfileOptions by field."""
     models: list[ModelSpec]
     notes: list[str]
 
 
 def read_config_file(path: Path) -> FileSettings:
-    """Raises OptionError."""
+    """Reads the file. Raises OptionError if it is invalid."""
     document = _load(path)
     fields = {field.name: field for field in msgspec.structs.fields(ProfileOptions)}
-    found = FileSettings({}, [], [])
+    settings = FileSettings({}, [], [])
     for key, value in document.items():
         if key == "profile_models":
-            found.models = model_specs(value, f"{path}")
+            settings.models = model_specs(value, f"{path}")
         elif key == "objectives":
-            found.values[key] = objectives_of(value)
+            settings.values[key] = objectives_of(value)
         elif key == "constraints":
-            found.values[key] = constraints_of(value)
+            settings.values[key] = constraints_of(value)
         elif key in ("bls_composing_models", "cpu_only_composing_models"):
-            found.values[key] = list(value) if isinstance(value, list | dict) else [str(value)]
+            settings.values[key] = list(value) if isinstance(value, list | dict) else [str(value)]
         elif key in fields:
-            found.values[key] = _converted(path, key, value, fields[key].type)
-        elif key in _KNOWN_ELSEWHERE:
-            found.notes.append(f"{path}: '{key}' has no effect here")
+            settings.values[key] = _converted(path, key, value, fields[key].type)
+        elif key in _WITHOUT_EFFECT:
+            settings.notes.append(f"{path}: '{key}' has no effect in naiad analyze")
         else:
             nearest = difflib.get_close_matches(key, [*fields, "profile_models"], 1)
             hint = f", did you mean '{nearest[0]}'?" if nearest else ""
             raise OptionError(f"{path}: unknown option '{key}'{hint}")
-    return found
+    return settings
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -73,7 +77,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise OptionError(f"{path} cannot be read: {error.strerror}") from None
     document = _json(path, text) if path.suffix == ".json" else _yaml(path, text)
     if not isinstance(document, dict):
-        raise OptionError(f"{path}: expected options, 'name: value'")
+        raise OptionError(f"{path}: expected options of the form 'name: value'")
     return document
 
 
@@ -89,7 +93,7 @@ def _yaml(path: Path, text: str) -> Any:
         import yaml
     except ImportError:
         raise OptionError(
-            "a YAML file needs the package 'pyyaml': pip install naiad[analyze]"
+            "reading a YAML file needs the package 'pyyaml': pip install naiad[analyze]"
         ) from None
     try:
         return yaml.safe_load(text)
@@ -110,12 +114,12 @@ def _converted(path: Path, key: str, value: Any, kind: Any) -> Any:
 
 
 def _plain(kind: Any) -> Any:
-    """The type without its declaration as an option."""
+    """Returns the type without the Annotated that declares the option."""
     return getattr(kind, "__origin__", kind) if hasattr(kind, "__metadata__") else kind
 
 
 def numbers_of(value: Any) -> list[int]:
-    """4, [1, 2, 4] or {start: 1, stop: 8, step: 1}."""
+    """Reads 4, [1, 2, 4] or {start: 1, stop: 8, step: 1}."""
     if isinstance(value, dict):
         return list(range(int(value["start"]), int(value["stop"]) + 1, int(value.get("step", 1))))
     if isinstance(value, str):
@@ -123,34 +127,36 @@ def numbers_of(value: Any) -> list[int]:
     return [int(part) for part in value] if isinstance(value, list) else [int(value)]
 
 
-def model_specs(given: Any, where: str) -> list[ModelSpec]:
-    """Names, or {name: settings}, or a list of both."""
-    if isinstance(given, str):
-        return [ModelSpec(name=name.strip()) for name in given.split(",")]
+def model_specs(value: Any, where: str) -> list[ModelSpec]:
+    """Reads profile_models: names, {name: settings}, or a list of both."""
+    if isinstance(value, str):
+        return [ModelSpec(name=name.strip()) for name in value.split(",")]
     entries: list[tuple[str, Any]] = []
-    for entry in given if isinstance(given, list) else [given]:
+    for entry in value if isinstance(value, list) else [value]:
         entries += list(entry.items()) if isinstance(entry, dict) else [(str(entry), None)]
     return [_spec(name, settings or {}, where) for name, settings in entries]
 
 
-def _spec(name: str, given: dict[str, Any], where: str) -> ModelSpec:
-    unknown = set(given) - set(_MODEL_KEYS.split())
+def _spec(name: str, settings: dict[str, Any], where: str) -> ModelSpec:
+    unknown = settings.keys() - _MODEL_KEYS
     if unknown:
         raise OptionError(
             f"{where}: profile_models: {name}: unknown setting '{sorted(unknown)[0]}'"
         )
-    parameters = given.get("parameters") or {}
+    parameters = settings.get("parameters") or {}
+
+    def numbers(key: str) -> list[int]:
+        return numbers_of(parameters[key]) if key in parameters else []
+
     return ModelSpec(
         name=name,
-        objectives=objectives_of(given["objectives"]) if given.get("objectives") else {},
-        constraints=constraints_of(given["constraints"]) if given.get("constraints") else {},
-        weighting=float(given.get("weighting", 1)),
-        batch_sizes=numbers_of(parameters["batch_sizes"]) if "batch_sizes" in parameters else [],
-        concurrency=numbers_of(parameters["concurrency"]) if "concurrency" in parameters else [],
-        request_rate=[float(value) for value in numbers_of(parameters["request_rate"])]
-        if "request_rate" in parameters
-        else [],
-        model_config_parameters=given.get("model_config_parameters") or {},
-        perf_analyzer_flags=given.get("perf_analyzer_flags") or {},
-        is_cpu_only=bool(given.get("cpu_only", False)),
+        objectives=objectives_of(settings["objectives"]) if settings.get("objectives") else {},
+        constraints=constraints_of(settings["constraints"]) if settings.get("constraints") else {},
+        weighting=float(settings.get("weighting", 1)),
+        batch_sizes=numbers("batch_sizes"),
+        concurrency=numbers("concurrency"),
+        request_rate=[float(rate) for rate in numbers("request_rate")],
+        model_config_parameters=settings.get("model_config_parameters") or {},
+        perf_analyzer_flags=settings.get("perf_analyzer_flags") or {},
+        is_cpu_only=bool(settings.get("cpu_only", False)),
     )

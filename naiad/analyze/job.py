@@ -1,10 +1,9 @@
-"""Several models or one: what is searched together, how it is judged, and how one trial is
-measured.
+"""Measures one trial: loads the configurations on the server and runs the load.
 
-In:  Trial. Out: Measurement, with an error instead of figures when the server would not load it or
-     did not survive it.
-Rule: nothing that a configuration does ends the search; only a server that cannot be started at all
-      does.
+In:  a Trial.
+Out: a Measurement. It has an error instead of figures if the server rejected the configuration or
+     crashed.
+Rule: a bad configuration never ends the search. Only a server that cannot be started does.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from naiad.analyze.space import Space, Trial
 from naiad.analyze.variant import (
     Values,
     changed_config,
-    dynamic_batching_words,
+    dynamic_batching_text,
     override_json,
     total_instances,
 )
@@ -41,15 +40,16 @@ from naiad.perf.run import measure_all, prepare
 
 _POLL_S = 0.02
 _NO_CONTROL = "load / unload is not allowed"
-"""What a server says that decides itself which models it has."""
+"""Part of the error of a server whose model control mode is not explicit."""
 
 
 class Workload(msgspec.Struct):
-    """What is measured together."""
+    """Models that are searched and measured together."""
 
     specs: list[ModelSpec]
     configs: dict[str, ModelConfig]
-    """Also of composing models, those first that others are made of."""
+    """Configurations of the models and of their composing models; a model precedes the models that
+    it is composed of."""
     space: Space
 
     @property
@@ -58,11 +58,11 @@ class Workload(msgspec.Struct):
 
 
 class Silent:
-    """Watcher of a measurement; the search has its own progress."""
+    """A watcher that shows nothing; the search shows its own progress."""
 
     def begin(self, level: Level) -> None: ...
 
-    def glance(
+    def progress(
         self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int
     ) -> None: ...
 
@@ -79,7 +79,7 @@ class Bench:
         self._workload = workload
         self._server = server
         self._loaded: str | None = None
-        """Values of what is loaded now, as JSON."""
+        """The loaded values, as JSON; None if unknown."""
         self._names: dict[str, dict[str, int]] = {}
 
     def key(self, trial: Trial) -> str:
@@ -90,8 +90,8 @@ class Bench:
         )
 
     def name_of(self, model: str, values: Values) -> str:
-        """`m_config_default`, `m_config_0` and so on, in the order in which they were first asked
-        for."""
+        """Returns `m_config_default`, or `m_config_0`, `m_config_1`, ... in the order of the first
+        call."""
         if not values:
             return f"{model}_config_default"
         known = self._names.setdefault(model, {})
@@ -104,10 +104,10 @@ class Bench:
             for own in values.values()
             for name, value in own.items()
         ]
-        return f"{', '.join(changes) or 'as it is'}, concurrency {trial.concurrency}"
+        return f"{', '.join(changes) or 'default'}, concurrency {trial.concurrency}"
 
     async def measure(self, trial: Trial) -> Measurement:
-        """Raises ServerError only."""
+        """Loads and measures a trial. Raises ServerError if the server cannot be used at all."""
         started = time.monotonic()
         if not self._server.is_alive():
             self._loaded = None
@@ -115,26 +115,25 @@ class Bench:
             await self._server.start()
         values = self._workload.space.values(trial.point)
         outcomes = self._outcomes(values)
-        found = Measurement(self.key(trial), trial.concurrency, trial.batch_size, outcomes)
+        measurement = Measurement(self.key(trial), trial.concurrency, trial.batch_size, outcomes)
         try:
             await self._load(values)
-            found = await self._run(trial, found)
+            measurement = await self._run(trial, measurement)
         except (ControlError, ConnectError) as error:
             self._loaded = None
             if _NO_CONTROL in str(error):
                 raise ServerError(
-                    "the server must run with --model-control-mode=explicit, so that configurations can be loaded"
+                    "the server must run with --model-control-mode=explicit, so that"
+                    " configurations can be loaded"
                 ) from None
-            reason = (
-                f"the server ended: {error}{self._server.last_words()}"
-                if await self._server.ends_soon()
-                else str(error)
-            )
-            found = msgspec.structs.replace(found, error=reason)
-        return msgspec.structs.replace(found, seconds=time.monotonic() - started)
+            reason = str(error)
+            if await self._server.has_died():
+                reason = f"the server died: {error}{self._server.last_log_lines()}"
+            measurement = msgspec.structs.replace(measurement, error=reason)
+        return msgspec.structs.replace(measurement, seconds=time.monotonic() - started)
 
     def recall(self, measurement: Measurement) -> None:
-        """A measurement of an earlier run: names that it used stay taken."""
+        """Reserves the configuration names that a measurement of an earlier run used."""
         values = {
             outcome.model: outcome.values
             for outcome in measurement.outcomes
@@ -147,16 +146,16 @@ class Bench:
 
     def _outcomes(self, values: dict[str, Values]) -> list[ModelOutcome]:
         leading = set(self._workload.models)
-        found: list[ModelOutcome] = []
+        outcomes: list[ModelOutcome] = []
         for model in self._workload.configs:
             is_ensemble = self._is_ensemble(model)
             own = self._own_values(model, values)
             changed = self._changed(model, own)
-            # An ensemble is another one when its parts are.
+            # Other values of its parts make another configuration of an ensemble.
             name = self.name_of(model, {"parts": values} if is_ensemble and values else own)
             instances = "" if is_ensemble else total_instances(changed)
-            batching = dynamic_batching_words(changed)
-            found.append(
+            batching = dynamic_batching_text(changed)
+            outcomes.append(
                 ModelOutcome(
                     model,
                     name,
@@ -167,11 +166,14 @@ class Bench:
                     is_composing=model not in leading,
                 )
             )
-        return found
+        return outcomes
 
     def _own_values(self, model: str, values: dict[str, Values]) -> Values:
-        """An ensemble cannot take larger batches than its parts: it follows the smallest of
-        them."""
+        """Returns the values of one model.
+
+        An ensemble gets the smallest max_batch_size of its parts, because it cannot accept larger
+        batches than they do.
+        """
         if not self._is_ensemble(model) or not values:
             return values.get(model, {})
         config = self._workload.configs[model]
@@ -185,15 +187,14 @@ class Bench:
         )
 
     def _parts(self, model: str) -> list[str]:
-        """Of an ensemble at all levels, without the ensembles among them."""
-        found: list[str] = []
+        """Returns the models of an ensemble and of its nested ensembles, without the ensembles."""
+        parts: list[str] = []
         for step in self._workload.configs[model].ensemble_scheduling.step:
-            found += (
-                self._parts(step.model_name)
-                if self._is_ensemble(step.model_name)
-                else [step.model_name]
-            )
-        return found
+            if self._is_ensemble(step.model_name):
+                parts += self._parts(step.model_name)
+            else:
+                parts.append(step.model_name)
+        return parts
 
     def _changed(self, model: str, values: Values) -> ModelConfig:
         spec = next((spec for spec in self._workload.specs if spec.name == model), None)
@@ -203,12 +204,12 @@ class Bench:
         return changed_config(self._workload.configs[model], values, is_cpu_only=is_cpu_only)
 
     async def _load(self, values: dict[str, Values]) -> None:
-        wanted = json.dumps(values, sort_keys=True)
-        if wanted == self._loaded:
+        requested = json.dumps(values, sort_keys=True)
+        if requested == self._loaded:
             return
         self._loaded = None
-        # Unloaded first: a change of instances alone would be made in place, with the old instances
-        # as they were.
+        # The server would apply a change of the instance count in place and keep the old
+        # instances, so everything is unloaded first.
         await self.unload()
         control = self._server.control()
         try:
@@ -219,7 +220,7 @@ class Bench:
                 )
         finally:
             await control.close()
-        self._loaded = wanted
+        self._loaded = requested
 
     async def unload(self) -> None:
         control = self._server.control()
@@ -234,7 +235,7 @@ class Bench:
             await control.close()
         self._loaded = None
 
-    async def _run(self, trial: Trial, found: Measurement) -> Measurement:
+    async def _run(self, trial: Trial, measurement: Measurement) -> Measurement:
         pid = self._server.pid
         cpu_before, wall_before = (cpu_seconds(pid) if pid is not None else 0.0), time.monotonic()
         results = await asyncio.gather(
@@ -253,11 +254,11 @@ class Bench:
         }
         outcomes = [
             msgspec.structs.replace(outcome, figures=by_model.get(outcome.model, {}))
-            for outcome in found.outcomes
+            for outcome in measurement.outcomes
         ]
-        error = next((_complaint(result) for result in results if _complaint(result)), "")
+        error = next((_failure(result) for result in results if _failure(result)), "")
         return msgspec.structs.replace(
-            found,
+            measurement,
             outcomes=outcomes,
             figures=figures,
             is_stable=all(result.verdict.is_stable for result in results),
@@ -279,7 +280,7 @@ class Bench:
         is_streaming = config.model_transaction_policy.decoupled
         is_grpc = is_streaming or options.client_protocol == "grpc"
         flags = {**options.perf_analyzer_flags, **spec.perf_analyzer_flags}
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             "model": spec.name,
             "protocol": "grpc" if is_grpc else "http",
             "url": endpoints.grpc if is_grpc else endpoints.http,
@@ -296,26 +297,26 @@ class Bench:
         }
         if spec.request_rate:
             rate = spec.request_rate[0]
-            given |= {"concurrency_range": None, "request_rate_range": Range(rate, rate, 1)}
-        return PerfOptions(**(given | perf_command.parse(flag_arguments(flags))))
+            values |= {"concurrency_range": None, "request_rate_range": Range(rate, rate, 1)}
+        return PerfOptions(**(values | perf_command.parse(flag_arguments(flags))))
 
 
-def _complaint(result: LevelResult) -> str:
+def _failure(result: LevelResult) -> str:
     if result.error:
         return result.error
     if result.summary is None or not result.summary.num_requests:
-        return "no request was answered"
+        return "no request got a response"
     return ""
 
 
 def flag_arguments(flags: dict[str, Any]) -> list[str]:
-    """{percentile: 95, shape: [a:1, b:2], streaming: true} -> arguments of `naiad perf`."""
-    found: list[str] = []
+    """Converts {percentile: 95, shape: [a:1, b:2], streaming: true} to flags of `naiad perf`."""
+    arguments: list[str] = []
     for name, value in flags.items():
         flag = f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}"
         if value is True:
-            found.append(flag)
+            arguments.append(flag)
         elif value is not False and value is not None:
             for one in value if isinstance(value, list) else [value]:
-                found += [flag, str(one)]
-    return found
+                arguments += [flag, str(one)]
+    return arguments

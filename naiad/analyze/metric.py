@@ -1,9 +1,9 @@
-"""The figures that configurations are judged by, with model-analyzer's names; and what objectives
-and constraints make of them.
+"""Defines the metrics of configurations, with model-analyzer's names, and computes scores.
 
-In:  Measurement.figures. Out: a score, higher is better; whether limits are kept.
-Rule: scores are relative to the default configuration, so objectives with different units can be
-      weighed against each other.
+In:  the figures of a measurement, objectives and constraints.
+Out: a score (higher is better), and by how much constraints are violated.
+Rule: scores are relative to the default configuration, so that objectives with different units can
+      be weighed against each other.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ALIASES = {
 }
 
 Objectives = dict[str, float]
-"""Metric -> weight."""
+"""Weights by metric."""
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -73,8 +73,10 @@ def metric_name(text: str) -> str:
 
 
 def violation(figures: Figures, constraints: Constraints) -> float:
-    """By what share of their limits the figures are beyond them, summed; 0 when all are kept.
-    Unknown figures keep every limit."""
+    """Returns the sum of the relative amounts by which figures exceed their limits.
+
+    Returns 0 if no limit is violated. A figure that was not measured violates no limit.
+    """
     total = 0.0
     for name, limit in constraints.items():
         value = figures.get(name)
@@ -88,19 +90,16 @@ def violation(figures: Figures, constraints: Constraints) -> float:
 
 
 def gain(figures: Figures, base: Figures, objectives: Objectives) -> float:
-    """Weighted mean of the relative gains over the base: 0.5 is half as good again."""
+    """Returns the weighted mean of the relative gains over the base; 0.5 means 50 % better."""
     total = weights = 0.0
     for name, weight in objectives.items():
         value, before = figures.get(name), base.get(name)
         if value is None or not before:
             continue
-        change = (
-            value / before - 1
-            if METRICS[name].is_higher_better
-            else before / value - 1
-            if value
-            else 0.0
-        )
+        if METRICS[name].is_higher_better:
+            change = value / before - 1
+        else:
+            change = before / value - 1 if value else 0.0
         total += weight * change
         weights += weight
     return total / weights if weights else 0.0
@@ -112,8 +111,13 @@ _VIOLATION_PENALTY = 10.0
 def score(
     figures: Figures, base: Figures, objectives: Objectives, constraints: Constraints
 ) -> float:
-    """Any configuration that keeps the limits is better than any that does not; of those the
-    nearest is best."""
-    beyond = violation(figures, constraints)
-    found = gain(figures, base, objectives)
-    return found if beyond == 0 else -1.0 - _VIOLATION_PENALTY * beyond + min(0.0, found) / 100
+    """Returns the score of a configuration.
+
+    A configuration that satisfies the constraints scores higher than any that does not. Among
+    those that do not, a smaller violation scores higher.
+    """
+    excess = violation(figures, constraints)
+    benefit = gain(figures, base, objectives)
+    if excess == 0:
+        return benefit
+    return -1.0 - _VIOLATION_PENALTY * excess + min(0.0, benefit) / 100

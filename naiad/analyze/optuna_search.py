@@ -1,8 +1,8 @@
-"""Optuna's tree-structured Parzen estimator over all dimensions, then the same look around the
-summit as quick search.
+"""Optuna search: explores all dimensions with a tree-structured Parzen estimator, then refines the
+best points like the quick search.
 
-The default load of each point is its formula's; the number of trials is a share of the space.
-Seeded, so a resumed search asks the same.
+Each point is measured once, under its formula concurrency. The number of trials is a share of the
+search space. The estimator is seeded, so that a resumed search repeats the same trials.
 """
 
 from __future__ import annotations
@@ -16,41 +16,39 @@ from naiad.analyze.settings import ProfileOptions
 from naiad.analyze.space import Point, Space, Trial
 from naiad.settings.option import OptionError
 
-_LEAST_TRIALS = 12
+_MIN_TRIALS = 12
 _FAILED_SCORE = -1e9
 
 
 def num_trials(space: Space, options: ProfileOptions) -> int:
-    """Between the percentages, at least a dozen where a third of the space allows that."""
-    least = options.optuna_min_trials or math.ceil(
+    """Returns the number of trials, between the minimum and the maximum of the options.
+
+    Unless the user sets a minimum, at most a quarter of the space is measured.
+    """
+    minimum = options.optuna_min_trials or math.ceil(
         space.size * options.min_percentage_of_search_space / 100
     )
-    most = options.optuna_max_trials or math.ceil(
+    maximum = options.optuna_max_trials or math.ceil(
         space.size * options.max_percentage_of_search_space / 100
     )
-    wanted = max(least, min(most, max(_LEAST_TRIALS, 4 * len(space.dimensions))))
-    return max(
-        1,
-        min(
-            wanted,
-            space.num_points if options.optuna_min_trials else max(1, space.size // 4),
-            space.num_points,
-        ),
-    )
+    count = max(minimum, min(maximum, max(_MIN_TRIALS, 4 * len(space.dimensions))))
+    if not options.optuna_min_trials:
+        count = min(count, max(1, space.size // 4))
+    return max(1, min(count, space.num_points))
 
 
 def optuna_search(space: Space, options: ProfileOptions) -> Search:
-    """Raises OptionError where optuna is missing."""
+    """Raises OptionError if optuna is not installed."""
     study: Any = _study(options.seed)
     batch_size = space.batch_sizes[0]
     scores: dict[Point, float | None] = {}
-    best_at = 0
+    best_trial = 0
     count = 0
-    wanted = num_trials(space, options)
+    max_count = num_trials(space, options)
     for point in _first_points(space):
         study.enqueue_trial({str(axis): index for axis, index in enumerate(point)})
     repeats = 0
-    while count < wanted and repeats < 20 * wanted:
+    while count < max_count and repeats < 20 * max_count:
         trial = study.ask()
         point = tuple(
             trial.suggest_int(str(axis), 0, len(dimension.values) - 1)
@@ -59,12 +57,11 @@ def optuna_search(space: Space, options: ProfileOptions) -> Search:
         if point not in scores:
             score = yield Trial(point, space.formula_concurrency(point), batch_size)
             count += 1
-            if score is not None and score > max(
-                (found for found in scores.values() if found is not None), default=-math.inf
-            ):
-                best_at = count
+            best = max((known for known in scores.values() if known is not None), default=-math.inf)
+            if score is not None and score > best:
+                best_trial = count
             scores[point] = score
-            if count - best_at >= options.optuna_early_exit_threshold:
+            if count - best_trial >= options.optuna_early_exit_threshold:
                 study.tell(trial, _FAILED_SCORE if score is None else score)
                 break
         else:
@@ -75,7 +72,7 @@ def optuna_search(space: Space, options: ProfileOptions) -> Search:
 
 
 def _first_points(space: Space) -> list[Point]:
-    """Corners and the middle: what a person would try first."""
+    """Returns the middle and two corners of the space, which give the estimator a start."""
     low = tuple(0 for _ in space.dimensions)
     middle = tuple(len(dimension.values) // 2 for dimension in space.dimensions)
     high = tuple(len(dimension.values) - 1 for dimension in space.dimensions)

@@ -1,5 +1,4 @@
-"""What a server process and all its children cost: memory now, processor time so far. For a server
-that we started ourselves."""
+"""Reads the memory and the CPU time of a server process and all its children."""
 
 from __future__ import annotations
 
@@ -17,8 +16,10 @@ def _tree(pid: int) -> Iterator[psutil.Process]:
 
 
 def memory_bytes(pid: int) -> float:
-    """Shared pages are counted once over the tree where the system can tell (PSS), else each
-    process's own."""
+    """Returns the memory of the process tree.
+
+    Uses PSS, which counts shared pages once, if the system provides it, else RSS.
+    """
     total = 0.0
     for process in _tree(pid):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):

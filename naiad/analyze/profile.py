@@ -1,7 +1,7 @@
-"""`naiad analyze profile`: start the server, search each workload, keep every measurement, report.
+"""Runs `naiad analyze profile`: starts the server, searches each workload and writes the reports.
 
-Rule: whatever is measured goes through the checkpoint first, so an interrupted run loses nothing,
-      and a second one measures nothing twice.
+Rule: every measurement is stored in the checkpoint first. An interrupted run loses nothing, and a
+      second run measures nothing twice.
 """
 
 from __future__ import annotations
@@ -47,33 +47,37 @@ INTERRUPTED = 130
 
 
 def run_profile(values: dict[str, Any]) -> int:
-    """`values`: what the command line says. Raises OptionError."""
+    """Runs the command. `values` are the options of the command line. Raises OptionError."""
     options, specs = complete_options(values)
     make_folder("--export-path", options.export_path)
     return uvloop.run(_profile(options, specs))
 
 
 def complete_options(values: dict[str, Any]) -> tuple[ProfileOptions, list[ModelSpec]]:
-    """The command line over the file; every model with its own or the common goal."""
-    written: dict[str, Any] = {}
+    """Combines the command line with the config file, which the command line overrides.
+
+    Each model gets its own goal or else the common goal.
+    """
+    file_values: dict[str, Any] = {}
     specs = [ModelSpec(name=name) for name in values.get("profile_models", [])]
     if "config_file" in values:
-        found = read_config_file(Path(values["config_file"]))
-        for note in found.notes:
+        file = read_config_file(Path(values["config_file"]))
+        for note in file.notes:
             click.echo(note, err=True)
-        written = found.values
-        in_file = {spec.name: spec for spec in found.models}
-        specs = [in_file.get(spec.name, spec) for spec in specs] or found.models
-    options = ProfileOptions(**(written | values))
+        file_values = file.values
+        file_specs = {spec.name: spec for spec in file.models}
+        specs = [file_specs.get(spec.name, spec) for spec in specs] or file.models
+    options = ProfileOptions(**(file_values | values))
     if options.triton_launch_mode not in ("local", "remote"):
         raise OptionError(
-            f"--triton-launch-mode {options.triton_launch_mode}: a server is started here or already runs: local or remote"
+            f"--triton-launch-mode is '{options.triton_launch_mode}', expected local (start a"
+            " server) or remote (use a running server)"
         )
     if not specs:
-        raise OptionError("--profile-models says which models to measure")
+        raise OptionError("--profile-models is required: the names of the models to measure")
     if options.triton_launch_mode == "local":
         if not options.model_repository:
-            raise OptionError("--model-repository says where the models are")
+            raise OptionError("--model-repository is required: the directory of the models")
         check_models(Path(options.model_repository), [spec.name for spec in specs])
     return options, [_with_goal(options, spec) for spec in specs]
 
@@ -121,21 +125,22 @@ async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
         code = UNUSABLE
     except asyncio.CancelledError:
         click.echo(
-            "Interrupted; what was measured is kept, the same command goes on from here.", err=True
+            "Interrupted. All measurements are stored; run the same command again to resume.",
+            err=True,
         )
         code = INTERRUPTED
     finally:
         await server.stop()
         checkpoint.close()
     if isinstance(server, LocalServer) and code == 0:
-        server.forget_log()
+        server.delete_temporary_log()
     return _finish(options, checkpoint, jobs) or code
 
 
 def _finish(
     options: ProfileOptions, checkpoint: Checkpoint, jobs: list[tuple[Job, Workload]]
 ) -> int:
-    """Reports on whatever there is, also after an interruption."""
+    """Writes the best configurations and the reports, even after an interruption."""
     history = checkpoint.history
     if not history.jobs:
         return 0
@@ -146,7 +151,7 @@ def _finish(
             try:
                 write_winners(options, workload, ranked)
             except OSError as error:
-                click.echo(f"error: the best configurations cannot be written: {error}", err=True)
+                click.echo(f"error: failed to write the best configurations: {error}", err=True)
     if not options.skip_summary_reports:
         formats = ReportOptions(
             checkpoint_directory=options.checkpoint_directory,
@@ -191,23 +196,24 @@ async def _search_group(
 async def _default_measurement(
     bench: Bench, job: Job, checkpoint: Checkpoint, progress: SearchProgress, space: Space
 ) -> Measurement | None:
-    """The configuration as it is comes first: scores are relative to it. None when it does not
-    run."""
+    """Measures the default configuration, to which scores are relative.
+
+    Returns None if it does not run.
+    """
     concurrencies = (
         space.concurrencies
-        if space.has_given_concurrencies
+        if space.has_fixed_concurrencies
         else (1, min(16, space.max_concurrency))
     )
     best: Measurement | None = None
     for concurrency in dict.fromkeys(concurrencies):
-        found = await _measured(
-            bench, job, checkpoint, progress, Trial((), concurrency, space.batch_sizes[0])
-        )
-        if not found.error and (
-            best is None
-            or (found.figure("perf_throughput") or 0) > (best.figure("perf_throughput") or 0)
-        ):
-            best = found
+        trial = Trial((), concurrency, space.batch_sizes[0])
+        measurement = await _measured(bench, job, checkpoint, progress, trial)
+        if measurement.error:
+            continue
+        rate = measurement.figure("perf_throughput") or 0
+        if best is None or rate > (best.figure("perf_throughput") or 0):
+            best = measurement
     return best
 
 
@@ -274,7 +280,10 @@ def _make_search(options: ProfileOptions, space: Space) -> Search:
 
 
 def _num_planned(options: ProfileOptions, space: Space) -> int:
-    """Exact for brute force, a guess for the others: for the time that is left."""
+    """Returns the number of measurements, from which the remaining time is estimated.
+
+    The number is exact for brute force and a guess for the other searches.
+    """
     if options.run_config_search_disable or options.run_config_search_mode == "brute":
         return space.size + 2
     if options.run_config_search_mode == "optuna":

@@ -1,5 +1,7 @@
-"""How a search goes: a line for each measurement, and a live one with what runs now and the time
-that is left."""
+"""Shows the progress of a search.
+
+Each measurement prints one line. A live line shows the running measurement and the remaining time.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,20 @@ class SearchProgress:
         self._started = time.monotonic()
         click.echo(f"=== {title}")
         if num_known:
-            click.echo(
-                f"{num_known} measurements are known from the checkpoint and are not repeated."
-            )
+            click.echo(f"The checkpoint has {num_known} measurements, which are not repeated.")
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         if not self._num_done:
             return 0.0
-        left = max(1, self._num_planned - self._num_known - self._num_done)
-        return left * self._seconds / self._num_done
+        remaining = max(1, self._num_planned - self._num_known - self._num_done)
+        return remaining * self._seconds / self._num_done
 
-    def begin(self, what: str) -> None:
+    def begin(self, description: str) -> None:
         done = self._num_known + self._num_done
-        share = done / max(done + 1, self._num_planned)
-        left = f"  about {duration(self.left_s)} left" if self._num_done else ""
-        self._line.show(f"{bar(share)} {done}/{max(done + 1, self._num_planned)}  {what}{left}")
+        total = max(done + 1, self._num_planned)
+        remaining = f"  about {duration(self.remaining_s)} left" if self._num_done else ""
+        self._line.show(f"{bar(done / total)} {done}/{total}  {description}{remaining}")
 
     def done(self, measurement: Measurement) -> None:
         self._num_done += 1
@@ -50,14 +50,11 @@ class SearchProgress:
                 f"{measurement.name:32} {load:18} failed: {measurement.error.splitlines()[0]}"
             )
             return
-        rate, latency = (
-            measurement.figure("perf_throughput") or 0.0,
-            measurement.figure("perf_latency_p99") or 0.0,
-        )
+        rate = measurement.figure("perf_throughput") or 0.0
+        latency = measurement.figure("perf_latency_p99") or 0.0
+        figures = f"{rate:12,.1f} infer/sec  p99 {latency:10,.2f} ms"
         mark = "" if measurement.is_stable else "  (not stable)"
-        click.echo(
-            f"{measurement.name:32} {load:18} {rate:12,.1f} infer/sec  p99 {latency:10,.2f} ms{mark}"
-        )
+        click.echo(f"{measurement.name:32} {load:18} {figures}{mark}")
 
     def end(self) -> None:
         self._line.clear()

@@ -1,9 +1,9 @@
-"""Quick search: climbs from a cheap configuration towards the best one, one dimension at a time,
-then tries loads around the summit.
+"""Quick search: climbs from a cheap configuration to the best one, one dimension at a time, then
+tries other loads for the best points.
 
-Each point is measured once, under the concurrency that its batch size and instances call for. From
-the best point so far all unmeasured neighbours are tried; a step that helps is repeated in the same
-direction with twice the length.
+Each point is measured once, under its formula concurrency. The search tries all unmeasured
+neighbours of the best point so far. It repeats a step that helps in the same direction with twice
+the length.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from naiad.analyze.brute import Search
 from naiad.analyze.space import Point, Space, Trial
 
 _GAIN = 0.01
-"""Scores closer than this are the same: measurements are not more exact."""
+"""Scores that differ by less than this count as equal, since measurements are not more exact."""
 _NUM_SWEPT = 3
+"""Number of best points for which other concurrencies are tried."""
 _NEAR = 0.1
-"""A point whose score is within this share of the best may win under another load."""
+"""A point whose score is within this share of the best score may win under another load."""
 
 
 def quick_search(space: Space, *, has_sweep: bool = True) -> Search:
@@ -29,7 +30,7 @@ def quick_search(space: Space, *, has_sweep: bool = True) -> Search:
 def refine(
     space: Space, scores: dict[Point, float | None], batch_size: int, *, has_sweep: bool
 ) -> Search:
-    """Around the best points: other loads, and the other batch sizes of requests."""
+    """Tries other loads for the best points, and other batch sizes of requests for the best one."""
     known = {point: score for point, score in scores.items() if score is not None}
     if not known:
         return
@@ -50,51 +51,55 @@ def _climb(
     def measured(point: Point) -> Generator[Trial, float | None, float]:
         if point not in scores:
             scores[point] = yield Trial(point, space.formula_concurrency(point), batch_size)
-        found = scores[point]
-        return float("-inf") if found is None else found
+        score = scores[point]
+        return float("-inf") if score is None else score
 
-    here = _start(space)
-    height = yield from measured(here)
+    best = _start(space)
+    best_score = yield from measured(best)
     while True:
-        start, start_height = here, height
+        start, start_score = best, best_score
         for axis in range(len(space.dimensions)):
             for direction in (1, -1):
-                here, height, has_moved = yield from _walk(
-                    space, measured, here, height, axis, direction
+                best, best_score, has_moved = yield from _walk(
+                    space, measured, best, best_score, axis, direction
                 )
                 if has_moved:
                     break
-        if here == start or height <= start_height + _GAIN:
-            return here
+        if best == start or best_score <= start_score + _GAIN:
+            return best
 
 
 def _walk(
     space: Space,
     measured: Callable[[Point], Generator[Trial, float | None, float]],
-    here: Point,
-    height: float,
+    best: Point,
+    best_score: float,
     axis: int,
     direction: int,
 ) -> Generator[Trial, float | None, tuple[Point, float, bool]]:
-    """As far as it helps, with steps that double; then back over what a long step may have
-    jumped."""
+    """Moves along one axis while the score improves.
+
+    The steps double. After a long step that does not help, single steps try the points that it
+    skipped.
+    """
     stride, has_moved = 1, False
     while True:
-        there = _moved(space, here, axis, direction * stride)
-        if there == here:
-            return here, height, has_moved
-        found = yield from measured(there)
-        if found > height + _GAIN * max(1.0, abs(height)):
-            here, height, has_moved = there, found, True
+        point = _moved(space, best, axis, direction * stride)
+        if point == best:
+            return best, best_score, has_moved
+        score = yield from measured(point)
+        if score > best_score + _GAIN * max(1.0, abs(best_score)):
+            best, best_score, has_moved = point, score, True
             stride *= 2
         elif stride > 1:
             stride = 1
         else:
-            return here, height, has_moved
+            return best, best_score, has_moved
 
 
 def _start(space: Space) -> Point:
-    """In the lower middle: batches and instances help most models, too many hurt some."""
+    """Returns a point at a third of each dimension: larger batches and more instances help most
+    models, but too many hurt some."""
     return tuple(len(dimension.values) // 3 for dimension in space.dimensions)
 
 
@@ -105,7 +110,7 @@ def _moved(space: Space, point: Point, axis: int, steps: int) -> Point:
 
 
 def _sweep(space: Space, point: Point, batch_size: int, score: float) -> Search:
-    """Higher and lower concurrencies, each way until it stops helping."""
+    """Tries higher and then lower concurrencies, each until the score stops improving."""
     first = space.formula_concurrency(point)
     for step in (2.0, 0.5):
         concurrency, best = first, score
@@ -113,24 +118,21 @@ def _sweep(space: Space, point: Point, batch_size: int, score: float) -> Search:
             concurrency = _next_concurrency(space, concurrency, step)
             if concurrency < 0:
                 break
-            found = yield Trial(point, concurrency, batch_size)
-            if found is None or found <= best + _GAIN:
+            trial_score = yield Trial(point, concurrency, batch_size)
+            if trial_score is None or trial_score <= best + _GAIN:
                 break
-            best = found
+            best = trial_score
 
 
 def _next_concurrency(space: Space, concurrency: int, step: float) -> int:
-    """-1 when there is none."""
-    if space.has_given_concurrencies:
+    """Returns the next concurrency in the direction of `step`, or -1 if there is none."""
+    if space.has_fixed_concurrencies:
         others = [
             value
             for value in space.concurrencies
             if (value > concurrency) == (step > 1) and value != concurrency
         ]
         return min(others, key=lambda value: abs(value - concurrency)) if others else -1
-    wanted = int(concurrency * step)
-    return (
-        wanted
-        if space.min_concurrency <= wanted <= space.max_concurrency and wanted != concurrency
-        else -1
-    )
+    scaled = int(concurrency * step)
+    is_allowed = space.min_concurrency <= scaled <= space.max_concurrency
+    return scaled if is_allowed and scaled != concurrency else -1

@@ -1,5 +1,4 @@
-"""From measurements to an order: the best load of each configuration, the best configurations
-first."""
+"""Ranks configurations by the score of their best measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from naiad.analyze.metric import score, violation
 
 
 class Ranked(msgspec.Struct, frozen=True):
-    """A configuration, its best measurement, and all of them."""
+    """A configuration with its best measurement and all its measurements."""
 
     name: str
     best: Measurement
@@ -23,14 +22,14 @@ class Ranked(msgspec.Struct, frozen=True):
 
 
 def trial_score(measurement: Measurement, base: Measurement | None, goal: Goal) -> float | None:
-    """None for one that failed. Several models: the weighted mean of theirs."""
+    """Returns the weighted mean of the scores of all models, or None if the measurement failed."""
     if measurement.error:
         return None
     total = weights = 0.0
     for outcome in measurement.leading:
         model, weight = outcome.model, goal.weights.get(outcome.model, 1.0)
         own = measurement.all_figures(model)
-        # Without a working default the first figures seen must do: any fixed base keeps the order.
+        # If the default does not run, any fixed base gives the same order.
         before = base.all_figures(model) if base is not None else dict.fromkeys(own, 1.0)
         total += weight * score(
             own, before, goal.objectives.get(model, {}), goal.constraints.get(model, {})
@@ -48,14 +47,16 @@ def keeps_limits(measurement: Measurement, goal: Goal) -> bool:
 
 
 def default_of(measurements: Sequence[Measurement]) -> Measurement | None:
-    """The best of the configuration as it is."""
-    found = [
+    """Returns the best measurement of the default configuration, or None if there is none."""
+    candidates = [
         measurement
         for measurement in measurements
         if measurement.is_default and not measurement.error
     ]
     return max(
-        found, key=lambda measurement: measurement.figure("perf_throughput") or 0.0, default=None
+        candidates,
+        key=lambda measurement: measurement.figure("perf_throughput") or 0.0,
+        default=None,
     )
 
 
@@ -65,13 +66,13 @@ def rank(measurements: Sequence[Measurement], goal: Goal) -> list[Ranked]:
     for measurement in measurements:
         if not measurement.error:
             by_name.setdefault(measurement.name, []).append(measurement)
-    found: list[Ranked] = []
+    entries: list[Ranked] = []
     for name, group in by_name.items():
         scored = [
             (trial_score(measurement, base, goal) or 0.0, measurement) for measurement in group
         ]
         best_score, best = _choose(scored)
-        found.append(
+        entries.append(
             Ranked(
                 name,
                 best,
@@ -80,15 +81,15 @@ def rank(measurements: Sequence[Measurement], goal: Goal) -> list[Ranked]:
                 sorted(group, key=lambda one: one.concurrency),
             )
         )
-    return sorted(found, key=lambda ranked: -ranked.score)
+    return sorted(entries, key=lambda entry: -entry.score)
 
 
 _SAME = 0.01
 
 
 def _choose(scored: Sequence[tuple[float, Measurement]]) -> tuple[float, Measurement]:
-    """Of loads that are as good as the best, the one that answers soonest."""
-    top = max(found for found, _ in scored)
+    """Returns the load with the lowest latency among those whose score is close to the best."""
+    top = max(value for value, _ in scored)
     near = [pair for pair in scored if pair[0] >= top - _SAME * (1 + abs(top))]
     return min(near, key=lambda pair: pair[1].figure("perf_latency_p99") or 0.0)
 

@@ -1,6 +1,7 @@
-"""Reports of an analysis: text on the terminal, CSV, JSON and the page, from the checkpoint alone.
+"""Writes the reports of an analysis: text on the terminal, CSV, JSON and HTML.
 
-Rule: `profile` and `report` come through here, so a report can be made again without a server.
+Rule: reports are made from the checkpoint alone, so that they can be written again without a
+      server. `profile` and `report` both use this module.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ class JobReport(msgspec.Struct):
 
 
 def run_report(options: ReportOptions) -> int:
-    """Raises OptionError."""
+    """Runs `naiad analyze report`. Raises OptionError."""
     history = read_history(Path(options.checkpoint_directory))
     if not history.jobs:
         raise OptionError(
-            f"{options.checkpoint_directory} holds no measurements: run `naiad analyze profile` first"
+            f"--checkpoint-directory {options.checkpoint_directory} contains no measurements. Run"
+            " `naiad analyze profile` first."
         )
     return write_report(history, options, has_details=True)
 
@@ -46,7 +48,9 @@ def run_report(options: ReportOptions) -> int:
 def write_report(history: History, options: ReportOptions, *, has_details: bool) -> int:
     for name in options.output_formats:
         if name not in FORMATS:
-            raise OptionError(f"--output-formats: '{name}' is not one of {', '.join(FORMATS)}")
+            raise OptionError(
+                f"--output-formats: unknown format '{name}', expected {', '.join(FORMATS)}"
+            )
     reports = [
         _job_report(job, list(history.measurements[key].values()))
         for key, job in history.jobs.items()
@@ -86,33 +90,33 @@ def _detailed(report: JobReport, options: ReportOptions) -> Sequence[Ranked]:
 
 
 def sentence(report: JobReport) -> str:
-    """What came out, in words."""
+    """Returns the result of a search as one sentence."""
     count = len(report.measurements)
     if not report.ranked:
-        return f"none of {count} measurements gave figures"
+        return f"no result, because each of the {count} measurements failed"
     best, base = report.ranked[0], default_of(report.measurements)
-    rate, latency = (
-        best.best.figure("perf_throughput") or 0.0,
-        best.best.figure("perf_latency_p99") or 0.0,
+    rate = best.best.figure("perf_throughput") or 0.0
+    latency = best.best.figure("perf_latency_p99") or 0.0
+    text = (
+        f"{count} measurements of {len(report.ranked)} configurations; best is {best.name} with"
+        f" {rate:,.1f} infer/sec at p99 {latency:,.2f} ms, concurrency {best.best.concurrency}"
     )
-    words = f"{count} measurements of {len(report.ranked)} configurations; best is {best.name} with {rate:,.1f} infer/sec"
-    words += f" at p99 {latency:,.2f} ms, concurrency {best.best.concurrency}"
     if base is not None and not best.best.is_default:
         before = base.figure("perf_throughput") or 0.0
-        words += f" (as it was: {before:,.1f} infer/sec, x{rate / before:.2f})" if before else ""
-    return words if best.keeps_limits else f"{words}; no configuration keeps all constraints"
+        text += f" (default: {before:,.1f} infer/sec, x{rate / before:.2f})" if before else ""
+    return text if best.keeps_limits else f"{text}; no configuration satisfies all constraints"
 
 
 def _write_files(reports: list[JobReport], options: ReportOptions, *, has_details: bool) -> None:
     folder = Path(options.export_path)
-    wanted = options.output_formats or list(FORMATS)
+    formats = options.output_formats or list(FORMATS)
     texts: dict[str, str] = {}
     pairs = [(report.job, report.measurements) for report in reports]
-    if "csv" in wanted:
+    if "csv" in formats:
         texts["metrics-model-inference.csv"] = measurements_csv(pairs)
-    if "json" in wanted:
+    if "json" in formats:
         texts["results.json"] = _json_text(reports)
-    if "html" in wanted:
+    if "html" in formats:
         count = options.num_configs_per_model
         texts["report.html"] = analyze_page(
             [

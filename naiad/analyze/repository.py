@@ -1,8 +1,7 @@
-"""The models of an analysis: their configurations read from disk, what they are made of, and the
-winners written back.
+"""Reads the configurations of the analyzed models and writes the best ones.
 
-Rule: the user's repository is only read, unless --write-best-config was given; then the old file is
-      kept beside the new one.
+Rule: the user's repository is only read, unless --write-best-config is set. Then the old file is
+      kept next to the new one.
 """
 
 from __future__ import annotations
@@ -25,41 +24,44 @@ KEPT_FILE = "config.pbtxt.before-analyze"
 async def read_configs(
     control: Control, model: str, bls_composing: list[str]
 ) -> dict[str, ModelConfig]:
-    """As the server has completed them: the model first, then its composing models at all levels.
-    Raises ControlError, OptionError."""
-    found: dict[str, ModelConfig] = {}
+    """Returns the configurations as completed by the server: the model's first, then those of its
+    composing models at all levels. Raises ControlError or OptionError."""
+    configs: dict[str, ModelConfig] = {}
     waiting = [model]
     while waiting:
         name = waiting.pop(0)
-        if name in found:
+        if name in configs:
             continue
         if not await control.is_model_ready(name):
             await control.load_model(name)
         try:
-            found[name] = parse_override_dict(await control.model_config(name, ""))
+            configs[name] = parse_override_dict(await control.model_config(name, ""))
         except InvalidConfigError as error:
             raise OptionError(f"model '{name}': {error}") from None
-        waiting += [step.model_name for step in found[name].ensemble_scheduling.step]
+        waiting += [step.model_name for step in configs[name].ensemble_scheduling.step]
         if name == model:
             waiting += bls_composing
-    return found
+    return configs
 
 
 def check_models(repository: Path, models: list[str]) -> None:
-    """Raises OptionError, before anything is started."""
+    """Raises OptionError if the repository or one of the models does not exist."""
     if not repository.is_dir():
-        raise OptionError(f"--model-repository {repository} is not a folder")
+        raise OptionError(f"--model-repository {repository} is not a directory")
     known = sorted(path.name for path in repository.iterdir() if path.is_dir())
     for model in models:
         if model not in known:
             raise OptionError(
-                f"{repository} has no model '{model}'; its models are: {', '.join(known)}"
+                f"--profile-models: the repository {repository} has no model '{model}'; its models"
+                f" are: {', '.join(known)}"
             )
 
 
 def written_config(directory: Path, completed: ModelConfig) -> ModelConfig:
-    """As its author wrote it, so that a winner does not drag in every default; the completed one
-    where there is no file."""
+    """Returns the configuration of config.pbtxt, which does not contain every default.
+
+    Returns `completed` if there is no file.
+    """
     path = directory / CONFIG_FILE
     if not path.is_file():
         return completed
@@ -67,8 +69,8 @@ def written_config(directory: Path, completed: ModelConfig) -> ModelConfig:
 
 
 def write_variant(folder: Path, source: Path, name: str, config: ModelConfig, comment: str) -> None:
-    """`folder/name` with the variant's config.pbtxt, and links to the model's versions and other
-    files."""
+    """Writes the model `folder/name`: the variant's config.pbtxt, and links to the versions and
+    other files of the source model."""
     target = folder / name
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
@@ -82,7 +84,7 @@ def write_variant(folder: Path, source: Path, name: str, config: ModelConfig, co
 
 
 def write_back(directory: Path, config: ModelConfig, comment: str) -> Path:
-    """The winner becomes the model's configuration. Returns where the old one is."""
+    """Replaces the model's config.pbtxt by the winner. Returns the path of the old file."""
     path, kept = directory / CONFIG_FILE, directory / KEPT_FILE
     if path.exists() and not kept.exists():
         shutil.copy2(path, kept)

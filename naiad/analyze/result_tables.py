@@ -1,5 +1,7 @@
-"""The tables of a report, with the headings that model-analyzer's users know. The same rows go to
-terminal, CSV and page."""
+"""Builds the tables of a report, with model-analyzer's headings.
+
+The terminal, the CSV file and the HTML page show the same rows.
+"""
 
 from __future__ import annotations
 
@@ -43,17 +45,13 @@ def heading(metric: str) -> str:
 def text(value: float | None, metric: str = "") -> str:
     if value is None:
         return ""
-    return (
-        f"{value:,.0f}"
-        if METRICS[metric].unit in ("MB", "%")
-        else f"{value:,.2f}"
-        if value < 100
-        else f"{value:,.1f}"
-    )
+    if METRICS[metric].unit in ("MB", "%"):
+        return f"{value:,.0f}"
+    return f"{value:,.2f}" if value < 100 else f"{value:,.1f}"
 
 
 def present(metrics: Sequence[str], measurements: Sequence[Measurement]) -> list[str]:
-    """Those of which there is a figure at all: a machine without GPU has no GPU columns."""
+    """Returns the metrics that were measured; a machine without a GPU has no GPU columns."""
     return [
         metric
         for metric in metrics
@@ -62,7 +60,7 @@ def present(metrics: Sequence[str], measurements: Sequence[Measurement]) -> list
 
 
 def summary_table(ranked: Sequence[Ranked], goal: Goal, count: int) -> Table:
-    """The best configurations, and the one that the model came with."""
+    """Shows the best configurations and the default configuration."""
     shown = list(ranked[:count])
     shown += [entry for entry in ranked[count:] if entry.best.is_default]
     measurements = [entry.best for entry in shown]
@@ -95,7 +93,10 @@ def summary_table(ranked: Sequence[Ranked], goal: Goal, count: int) -> Table:
 
 
 def _config_cells(measurement: Measurement) -> list[str]:
-    """Of several models, or an ensemble's parts, in the order of the name."""
+    """Returns the batch size, the batching and the instances of a configuration.
+
+    For several models, or the parts of an ensemble, each cell lists all of them.
+    """
     parts = [
         outcome for outcome in measurement.outcomes if outcome.instances
     ] or measurement.outcomes
@@ -111,11 +112,11 @@ def _config_cells(measurement: Measurement) -> list[str]:
 
 def _other_dimensions(measurements: Sequence[Measurement]) -> list[str]:
     known = {"max_batch_size", "instance_count", "queue_delay_us"}
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for measurement in measurements:
         for outcome in measurement.outcomes:
-            found |= dict.fromkeys(name for name in outcome.values if name not in known)
-    return list(found)
+            names |= dict.fromkeys(name for name in outcome.values if name not in known)
+    return list(names)
 
 
 def _changed_cell(measurement: Measurement, name: str) -> str:
@@ -141,7 +142,7 @@ def detail_table(entry: Ranked) -> Table:
 
 
 def measurements_csv(jobs: Sequence[tuple[Job, Sequence[Measurement]]]) -> str:
-    """Every measurement, one a line: metrics-model-inference.csv."""
+    """Returns metrics-model-inference.csv, with one line per measurement."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     every = [measurement for _, measurements in jobs for measurement in measurements]

@@ -1,8 +1,7 @@
-"""The server that variants are measured on: started and stopped by us, or one that already runs
-elsewhere.
+"""The server on which configurations are measured: a local server that we start, or a remote one.
 
-In:  options. Out: addresses, a Control, and whether it still lives. Rule: a started server is ended
-     with us, whatever happens.
+In:  options. Out: addresses, a Control, and whether the server is alive.
+Rule: a server that we start never outlives us.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ from naiad.tools.free_port import free_ports
 _START_LIMIT_S = 120.0
 _STOP_LIMIT_S = 30.0
 _POLL_S = 0.05
-_SOON_S = 10.0
+_DEATH_LIMIT_S = 10.0
+"""Maximum time to wait after a failure until the server responds or its death is reported."""
 _PR_SET_PDEATHSIG = 1
 
 
 class ServerError(Exception):
-    """It does not start, or is not there; the message ends with its last words."""
+    """The server does not start or cannot be reached. The message ends with its last log lines."""
 
 
 class Endpoints(msgspec.Struct, frozen=True):
@@ -47,22 +47,24 @@ class AnalyzedServer(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """None for a server on another machine."""
+        """None for a remote server."""
 
     async def start(self) -> None:
-        """Raises ServerError."""
+        """Starts the server, or checks that a remote one responds. Raises ServerError."""
 
     def is_alive(self) -> bool: ...
 
-    async def ends_soon(self) -> bool:
-        """After a failure: whether the server itself is the reason. Its end may be a moment
-        away."""
+    async def has_died(self) -> bool:
+        """Returns, after a failed request, whether the death of the server is the reason.
+
+        May wait, because the process can end a moment after its connections close.
+        """
 
     def control(self) -> Control: ...
 
     async def stop(self) -> None: ...
 
-    def last_words(self) -> str: ...
+    def last_log_lines(self) -> str: ...
 
 
 def make_server(options: ProfileOptions) -> AnalyzedServer:
@@ -94,10 +96,10 @@ class RemoteServer:
         self._is_gone = False
 
     def is_alive(self) -> bool:
-        """As far as was seen: the next start asks again."""
+        """Returns the result of the last check; `start` checks again."""
         return not self._is_gone
 
-    async def ends_soon(self) -> bool:
+    async def has_died(self) -> bool:
         with contextlib.suppress(ServerError):
             await self.start()
         return self._is_gone
@@ -108,7 +110,7 @@ class RemoteServer:
     async def stop(self) -> None:
         pass
 
-    def last_words(self) -> str:
+    def last_log_lines(self) -> str:
         return ""
 
 
@@ -162,7 +164,7 @@ class LocalServer:
                     preexec_fn=_die_with_parent,
                 )
         except OSError as error:
-            raise ServerError(f"the server cannot be started: {error}") from None
+            raise ServerError(f"failed to start the server: {error}") from None
         await self._wait_ready()
 
     async def _wait_ready(self) -> None:
@@ -176,21 +178,20 @@ class LocalServer:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise ServerError(
-                f"the server did not answer within {_START_LIMIT_S:g} s{self.last_words()}"
+                f"the server did not respond within {_START_LIMIT_S:g} s{self.last_log_lines()}"
             ) from None
         finally:
             await control.close()
-        raise ServerError(f"the server ended while it started{self.last_words()}")
+        raise ServerError(f"the server died during start-up{self.last_log_lines()}")
 
     def is_alive(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    async def ends_soon(self) -> bool:
-        """A server whose connection was lost either answers, or its end is told a moment later."""
+    async def has_died(self) -> bool:
         control = self.control()
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SOON_S):
+                async with asyncio.timeout(_DEATH_LIMIT_S):
                     while self.is_alive():
                         with contextlib.suppress(ControlError):
                             await control.server_metadata()
@@ -215,27 +216,26 @@ class LocalServer:
                     await process.wait()
             except TimeoutError:
                 pass
-        # The group: whatever the server left behind goes with it.
+        # Kill the process group, so that no worker outlives the server.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
         self._process = None
 
-    def last_words(self) -> str:
+    def last_log_lines(self) -> str:
         if self._log is None or not self._log.exists():
             return ""
         lines = self._log.read_text(errors="replace").splitlines()[-8:]
         return ":\n  " + "\n  ".join(lines) if lines else ""
 
-    def forget_log(self) -> None:
+    def delete_temporary_log(self) -> None:
         if self._temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
 
 
 def _die_with_parent() -> None:
-    """In the child before it becomes the server: even when we are killed it does not stay behind
-    (Linux)."""
+    """Runs in the child before exec: on Linux, the server gets SIGTERM even if we are killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

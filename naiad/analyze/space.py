@@ -1,8 +1,7 @@
-"""What can be varied: for each model its dimensions with the values to try, and the loads to
-measure them under.
+"""Defines the search space: the dimensions of each model with the values to try, and the loads.
 
-A point is one index into each dimension. Rule: searches know only indices; what a value means is
-variant.py's business.
+A point has one index per dimension.
+Rule: searches see only indices; variant.py applies the values to a configuration.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ class Dimension(msgspec.Struct, frozen=True):
     model: str
     name: str
     values: tuple[Any, ...]
-    """In order: a neighbour in the list is a neighbour in the model."""
+    """Values to try, sorted, so that neighbours in the list are similar configurations."""
 
 
 Point = tuple[int, ...]
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One measurement to make. An empty point is the configuration as it is."""
+    """One measurement to make. An empty point is the default configuration."""
 
     point: Point
     concurrency: int
@@ -43,11 +42,11 @@ class Trial(msgspec.Struct, frozen=True):
 class Space(msgspec.Struct, frozen=True):
     dimensions: tuple[Dimension, ...]
     concurrencies: tuple[int, ...]
-    """Those to measure, when they are given or for brute force."""
+    """Concurrencies set by the user, or those that brute force measures."""
     batch_sizes: tuple[int, ...]
     min_concurrency: int
     max_concurrency: int
-    has_given_concurrencies: bool = False
+    has_fixed_concurrencies: bool = False
 
     @property
     def num_points(self) -> int:
@@ -55,21 +54,21 @@ class Space(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Measurements that brute force makes, the default configuration not counted."""
+        """Number of measurements that brute force makes, without the default configuration."""
         return self.num_points * len(self.concurrencies) * len(self.batch_sizes)
 
     def points(self) -> Iterator[Point]:
         return itertools.product(*(range(len(dimension.values)) for dimension in self.dimensions))
 
     def values(self, point: Point) -> dict[str, dict[str, Any]]:
-        """By model."""
-        found: dict[str, dict[str, Any]] = {}
+        """Returns the values of a point, by model and dimension."""
+        values: dict[str, dict[str, Any]] = {}
         for dimension, index in zip(self.dimensions, point, strict=False):
-            found.setdefault(dimension.model, {})[dimension.name] = dimension.values[index]
-        return found
+            values.setdefault(dimension.model, {})[dimension.name] = dimension.values[index]
+        return values
 
     def value(self, point: Point, name: str, default: float) -> float:
-        """The largest of that name over the models."""
+        """Returns the largest value of a dimension over all models."""
         pairs = zip(self.dimensions, point, strict=False)
         return max(
             (dimension.values[index] for dimension, index in pairs if dimension.name == name),
@@ -77,29 +76,33 @@ class Space(msgspec.Struct, frozen=True):
         )
 
     def formula_concurrency(self, point: Point) -> int:
-        """Enough to keep all instances busy with full batches while the next batches wait: 2 x
-        batch x instances."""
+        """Returns 2 x batch size x instances, rounded up to a power of two.
+
+        This many requests keep all instances busy with full batches while the next batches wait.
+        """
         batch = self.value(point, "max_batch_size", self.value(point, "parameters.max_num_seqs", 1))
-        wanted = 2 * int(batch) * int(self.value(point, "instance_count", 1))
-        if self.has_given_concurrencies:
+        target = 2 * int(batch) * int(self.value(point, "instance_count", 1))
+        if self.has_fixed_concurrencies:
             return min(
                 self.concurrencies,
-                key=lambda concurrency: (concurrency < wanted, abs(concurrency - wanted)),
+                key=lambda concurrency: (concurrency < target, abs(concurrency - target)),
             )
-        power = 1 << max(0, math.ceil(math.log2(max(1, wanted))))
+        power = 1 << max(0, math.ceil(math.log2(max(1, target))))
         return max(self.min_concurrency, min(self.max_concurrency, power))
 
 
 def build_space(
     options: ProfileOptions, specs: Sequence[ModelSpec], configs: dict[str, ModelConfig]
 ) -> Space:
-    """`configs` holds also composing models, which are varied too; an ensemble itself is not.
-    Raises OptionError."""
+    """Builds the search space. Raises OptionError.
+
+    `configs` includes composing models, which are varied as well. An ensemble itself is not varied.
+    """
     by_name = {spec.name: spec for spec in specs}
     dimensions: list[Dimension] = []
     for name, config in configs.items():
         dimensions += _dimensions(options, by_name.get(name, ModelSpec(name=name)), config)
-    given = sorted(
+    concurrencies = sorted(
         {value for spec in specs for value in spec.concurrency} or set(options.concurrency)
     )
     low, high = options.run_config_search_min_concurrency, options.run_config_search_max_concurrency
@@ -108,25 +111,25 @@ def build_space(
     )
     return Space(
         () if options.run_config_search_disable else tuple(dimensions),
-        tuple(given or powers(low, high)),
+        tuple(concurrencies or powers(low, high)),
         tuple(batch_sizes),
         low,
         high,
-        bool(given),
+        bool(concurrencies),
     )
 
 
 def powers(low: int, high: int) -> list[int]:
-    """Powers of two within the bounds, and both bounds."""
+    """Returns the bounds and the powers of two between them. Raises OptionError."""
     if high < low:
-        raise OptionError(f"a search from {low} to {high} has nothing in it")
+        raise OptionError(f"the search range from {low} to {high} is empty")
     inner = [1 << exponent for exponent in range(31) if low < 1 << exponent < high]
     return sorted({low, *inner, high})
 
 
 def _dimensions(options: ProfileOptions, spec: ModelSpec, config: ModelConfig) -> list[Dimension]:
     if spec.model_config_parameters:
-        return _given_dimensions(spec)
+        return _explicit_dimensions(spec)
     if config.HasField("ensemble_scheduling"):
         return []
     if options.model_type == "llm" or config.backend in ("llm", "vllm"):
@@ -142,62 +145,53 @@ def _dimensions(options: ProfileOptions, spec: ModelSpec, config: ModelConfig) -
     )
     if high < low:
         raise OptionError(
-            f"--run-config-search-max-instance-count {high} is smaller than the least, {low}"
+            f"--run-config-search-max-instance-count {high} is less than"
+            f" --run-config-search-min-instance-count {low}"
         )
-    found = [Dimension(spec.name, "instance_count", tuple(range(low, high + 1)))]
+    dimensions = [Dimension(spec.name, "instance_count", tuple(range(low, high + 1)))]
     if config.max_batch_size > 0:
         sizes = powers(
             options.run_config_search_min_model_batch_size,
             options.run_config_search_max_model_batch_size,
         )
-        found.append(Dimension(spec.name, "max_batch_size", tuple(sizes)))
+        dimensions.append(Dimension(spec.name, "max_batch_size", tuple(sizes)))
         if options.run_config_search_max_queue_delay:
-            found.append(
-                Dimension(
-                    spec.name,
-                    "queue_delay_us",
-                    tuple(sorted(options.run_config_search_max_queue_delay)),
-                )
-            )
-    return found
+            delays = tuple(sorted(options.run_config_search_max_queue_delay))
+            dimensions.append(Dimension(spec.name, "queue_delay_us", delays))
+    return dimensions
 
 
-def _given_dimensions(spec: ModelSpec) -> list[Dimension]:
-    """model_config_parameters: every list of values is a dimension; single values are fixed."""
-    found: list[Dimension] = []
-    for key, given in spec.model_config_parameters.items():
+def _explicit_dimensions(spec: ModelSpec) -> list[Dimension]:
+    """Reads model_config_parameters: a list of values is a dimension, a single value is fixed."""
+    dimensions: list[Dimension] = []
+    for key, value in spec.model_config_parameters.items():
         if key == "instance_group":
-            counts = [
-                entry.get("count", 1) for entry in (given if isinstance(given, list) else [given])
-            ]
-            flat = [
-                value
-                for count in counts
-                for value in (count if isinstance(count, list) else [count])
-            ]
-            found.append(Dimension(spec.name, "instance_count", tuple(sorted(flat))))
-        elif key == "dynamic_batching" and isinstance(given, dict):
-            for name, values in given.items():
+            counts: list[int] = []
+            for group in _tuple(value):
+                counts += _tuple(group.get("count", 1))
+            dimensions.append(Dimension(spec.name, "instance_count", tuple(sorted(counts))))
+        elif key == "dynamic_batching" and isinstance(value, dict):
+            for name, values in value.items():
                 dimension = (
                     "queue_delay_us"
                     if name == "max_queue_delay_microseconds"
                     else f"dynamic_batching.{name}"
                 )
-                found.append(Dimension(spec.name, dimension, _tuple(values)))
-        elif key == "parameters" and isinstance(given, dict):
-            found += [
+                dimensions.append(Dimension(spec.name, dimension, _tuple(values)))
+        elif key == "parameters" and isinstance(value, dict):
+            dimensions += [
                 Dimension(spec.name, f"parameters.{name}", _tuple(_string_values(values)))
-                for name, values in given.items()
+                for name, values in value.items()
             ]
         else:
-            found.append(Dimension(spec.name, key, _tuple(given)))
-    return found
+            dimensions.append(Dimension(spec.name, key, _tuple(value)))
+    return dimensions
 
 
-def _string_values(given: Any) -> Any:
-    """Triton's form of a parameter is {string_value: x}."""
-    return given["string_value"] if isinstance(given, dict) and "string_value" in given else given
+def _string_values(value: Any) -> Any:
+    """Unwraps {string_value: x}, which is how Triton writes a parameter."""
+    return value["string_value"] if isinstance(value, dict) and "string_value" in value else value
 
 
-def _tuple(given: Any) -> tuple[Any, ...]:
-    return tuple(given) if isinstance(given, list) else (given,)
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)

@@ -1,9 +1,9 @@
-"""One way to configure a model: a few changes to its own configuration.
+"""Applies the values of a variant to a model's configuration.
 
-In:  the model's ModelConfig and {dimension: value}. Out: the changed ModelConfig, as JSON for a
-     load request or as config.pbtxt. Dimensions are `max_batch_size`, `instance_count`,
-     `queue_delay_us`, `parameters.<key>`, or a path such as `dynamic_batching.preferred_batch_size`
-     into the configuration.
+In:  the model's ModelConfig and {dimension: value}. A dimension is `max_batch_size`,
+     `instance_count`, `queue_delay_us`, `parameters.<key>`, or a path into the configuration such
+     as `dynamic_batching.preferred_batch_size`.
+Out: the changed ModelConfig, as JSON for a load request or as the text of a config.pbtxt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Values = dict[str, Any]
 def changed_config(
     config: ModelConfig, values: Values, *, is_cpu_only: bool = False
 ) -> ModelConfig:
-    """Raises OptionError for values that no configuration can have."""
+    """Returns a changed copy of `config`. Raises OptionError if a value is invalid."""
     changed = ModelConfig()
     changed.CopyFrom(config)
     paths: dict[str, Any] = {}
@@ -45,19 +45,16 @@ def changed_config(
 
 
 def _set_batch_size(config: ModelConfig, value: int) -> None:
-    # A server fills in the largest batch as the preferred one: that must grow with it.
+    # The server sets preferred_batch_size to max_batch_size by default, so it must follow it.
     is_filled_in = list(config.dynamic_batching.preferred_batch_size) == [config.max_batch_size]
     config.max_batch_size = value
     if config.HasField("sequence_batching") or config.HasField("ensemble_scheduling"):
         return
     if value == 1 and not config.HasField("dynamic_batching"):
         return
-    # Sizes that were preferred before may be larger than a batch can be now.
-    preferred = (
-        []
-        if is_filled_in
-        else [size for size in config.dynamic_batching.preferred_batch_size if size <= value]
-    )
+    # Preferred sizes above the new maximum are invalid.
+    sizes = [] if is_filled_in else config.dynamic_batching.preferred_batch_size
+    preferred = [size for size in sizes if size <= value]
     del config.dynamic_batching.preferred_batch_size[:]
     config.dynamic_batching.preferred_batch_size.extend(preferred)
     config.dynamic_batching.SetInParent()
@@ -79,10 +76,10 @@ def _with_paths(config: ModelConfig, paths: dict[str, Any]) -> ModelConfig:
     document = config_to_dict(config)
     for path, value in paths.items():
         *parents, last = path.split(".")
-        place = document
+        node = document
         for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = value
+            node = node.setdefault(parent, {})
+        node[last] = value
     try:
         return parse_override_dict(document)
     except InvalidConfigError as error:
@@ -94,13 +91,13 @@ def override_json(config: ModelConfig) -> str:
 
 
 def config_text(config: ModelConfig, comment: str) -> str:
-    """As config.pbtxt."""
+    """Returns the text of a config.pbtxt that begins with a comment."""
     lines = "".join(f"# {line}\n" for line in comment.splitlines())
     return lines + str(text_format.MessageToString(config, use_short_repeated_primitives=True))
 
 
 def total_instances(config: ModelConfig) -> str:
-    """`2:CPU` or `1:GPU`, several joined with /."""
+    """Returns the number and kind of instances, e.g. `2:CPU` or `1:CPU/1:GPU`."""
     names = {
         ModelInstanceGroup.KIND_CPU: "CPU",
         ModelInstanceGroup.KIND_GPU: "GPU",
@@ -113,7 +110,7 @@ def total_instances(config: ModelConfig) -> str:
     return "/".join(groups) or "1:AUTO"
 
 
-def dynamic_batching_words(config: ModelConfig) -> str:
+def dynamic_batching_text(config: ModelConfig) -> str:
     if not config.HasField("dynamic_batching"):
         return "Disabled"
     delay_us = config.dynamic_batching.max_queue_delay_microseconds

@@ -1,5 +1,5 @@
-"""The best configurations as models that can be served: variant folders, and the winner in the
-model's own config.pbtxt."""
+"""Writes the best configurations as models that can be served, and the winner to the model's
+config.pbtxt."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from naiad.settings.option import OptionError
 
 
 def write_winners(options: ProfileOptions, workload: Workload, ranked: Sequence[Ranked]) -> None:
-    """Raises OptionError. A remote server's models are not on this disk: nothing is written for
-    them."""
+    """Writes the best configurations. Does nothing for a remote server, whose models are not on
+    this disk. Raises OptionError."""
     if options.triton_launch_mode != "local":
         return
     folder = Path(
@@ -32,7 +32,8 @@ def write_winners(options: ProfileOptions, workload: Workload, ranked: Sequence[
         and not options.override_output_model_repository
     ):
         raise OptionError(
-            f"{folder} is not empty: give --override-output-model-repository, or another --output-model-repository-path"
+            f"--output-model-repository-path {folder} is not empty. Choose another path, or set"
+            " --override-output-model-repository."
         )
     best = [entry for entry in ranked if not entry.best.is_default][: options.num_configs_per_model]
     for entry in best:
@@ -42,10 +43,8 @@ def write_winners(options: ProfileOptions, workload: Workload, ranked: Sequence[
 
 
 def _comment(entry: Ranked) -> str:
-    rate, latency = (
-        entry.best.figure("perf_throughput") or 0.0,
-        entry.best.figure("perf_latency_p99") or 0.0,
-    )
+    rate = entry.best.figure("perf_throughput") or 0.0
+    latency = entry.best.figure("perf_latency_p99") or 0.0
     return (
         f"{entry.name}, found by naiad analyze:\n{rate:,.1f} infer/sec, p99 {latency:,.2f} ms "
         f"at concurrency {entry.best.concurrency}, batch size {entry.best.batch_size}"
@@ -68,7 +67,7 @@ def _write_variants(
 
 def _write_back(options: ProfileOptions, workload: Workload, winner: Ranked) -> None:
     if winner.best.is_default:
-        click.echo("The configuration as it is won: nothing was written.")
+        click.echo("The default configuration is the best; config.pbtxt was not changed.")
         return
     for outcome in winner.best.outcomes:
         if outcome.values:
@@ -78,5 +77,6 @@ def _write_back(options: ProfileOptions, workload: Workload, winner: Ranked) -> 
             )
             kept = write_back(directory, config, _comment(winner))
             click.echo(
-                f"{directory / 'config.pbtxt'} is now {outcome.config_name}; the old one is {kept.name}"
+                f"{directory / 'config.pbtxt'} is now {outcome.config_name}; the old file is"
+                f" {kept.name}"
             )

@@ -1,8 +1,8 @@
-"""The commands: `naiad serve`, `naiad check`, the tools, and `tritonserver`, which takes Triton's
-command line as it is.
+"""The entry points `naiad` and `tritonserver`.
 
-In:  argv. Out: the exit code: 0, or 1 with one clear message on stderr, as tritonserver does.
-Rule: whatever takes time to import is imported by the command that needs it.
+In:  argv. `tritonserver` accepts Triton's command line unchanged.
+Out: the exit code. It is 0, or 1 after one error message on stderr, like tritonserver's.
+Rule: a module that is slow to import is imported by the command that needs it, not here.
 """
 
 from __future__ import annotations
@@ -77,20 +77,23 @@ naiad.add_command(
     "directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 @click.option(
-    "--write", is_flag=True, help="First write a config.pbtxt for each model that has none."
+    "--write",
+    is_flag=True,
+    help="First write a config.pbtxt for each model that does not have one.",
 )
 @click.option(
     "--example",
     "examples",
     metavar="NAME=SHAPE[:TYPE]",
     multiple=True,
-    help="With --write: an input, with its batch dimension, for models that do not tell their shapes (TorchScript). x=1,3,224,224",
+    help="With --write: an example input, including the batch dimension, for models whose files do "
+    "not declare shapes (TorchScript), e.g. x=1,3,224,224. May be repeated.",
 )
 def check(directories: tuple[Path, ...], write: bool, examples: tuple[str, ...]) -> int:
     """Check model repositories without serving them.
 
-    Every problem is shown with its file and line, what was found, what was expected and how to mend
-    it. The exit code is 1 when a model would not load.
+    Reports each problem with its file and line, what was found, what was expected and how to fix
+    it. The exit code is 1 if a model would fail to load.
     """
     from naiad.repository.check.check import Severity, check_repository, render_findings
 
@@ -102,14 +105,17 @@ def check(directories: tuple[Path, ...], write: bool, examples: tuple[str, ...])
             click.echo(f"{written.path}: {written.error or 'written'}", err=bool(written.error))
             has_failed = has_failed or bool(written.error)
     elif examples:
-        raise click.UsageError("--example goes with --write")
+        raise click.UsageError("--example requires --write")
     findings = check_repository(directories)
     click.echo(render_findings(findings), nl=False)
     return 1 if has_failed or any(finding.severity is Severity.ERROR for finding in findings) else 0
 
 
 class LazyCommand(click.Command):
-    """A tool whose module is imported when it is called: `command` in there is the real one."""
+    """A command whose module is imported when the command is called.
+
+    The module's attribute `command` is the actual command.
+    """
 
     def __init__(self, name: str, module: str, short_help: str) -> None:
         super().__init__(name, CONTEXT, short_help=short_help)
@@ -132,7 +138,9 @@ naiad.add_command(
 )
 naiad.add_command(
     LazyCommand(
-        "pull", "naiad.tools.pull_command", "Fetch a language model for demos, or one from the hub."
+        "pull",
+        "naiad.tools.pull",
+        "Download a demo language model, or a checkpoint from the Hugging Face hub.",
     )
 )
 naiad.add_command(
@@ -143,14 +151,14 @@ naiad.add_command(
 )
 naiad.add_command(
     LazyCommand(
-        "perf", "naiad.perf.command", "Measure a model under load, with perf_analyzer's flags."
+        "perf", "naiad.perf.command", "Measure a model under load. Accepts perf_analyzer's flags."
     )
 )
 naiad.add_command(
     LazyCommand(
         "analyze",
         "naiad.analyze.command",
-        "Find a model's best configuration, as model-analyzer does.",
+        "Find a model's best configuration, like model-analyzer.",
     )
 )
 

@@ -1,7 +1,7 @@
-"""`serve` as a click command: one click option for each option of naiad.settings, shown in Triton's
-groups.
+"""The command `serve`: a click command with one click option for each option of naiad.settings.
 
-In:  argv. Out: `Settings`, handed to naiad.server.run; its exit code.
+In:  argv. Out: the exit code of naiad.server.run, which receives the resolved `Settings`.
+--help shows the options in Triton's groups.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from naiad.settings.resolve import OPTIONS, resolve
 from naiad.tools.command_context import CONTEXT
 
 SOURCES = (
-    "Each option can also be set by an environment variable (NAIAD_HTTP_PORT for --http-port; values of an option that may be repeated "
-    "are separated by ';') or in the file of --config-file. The command line comes first, then the environment, then the file."
+    "Each option can also be set by an environment variable, e.g. NAIAD_HTTP_PORT for --http-port, "
+    "or in the file given by --config-file. Separate several values in an environment variable "
+    "with ';'. The command line overrides the environment, which overrides the file."
 )
 
 
 class ServeCommand(click.Command):
     def __init__(self, name: str, defaults: dict[str, Any], help: str) -> None:
-        """`defaults`: where they differ from those of Settings, by option name."""
+        """`defaults` maps option names to the defaults that differ from those of Settings."""
         params: list[click.Parameter] = [_click_option(option) for option in OPTIONS.values()]
         super().__init__(name, CONTEXT | {"allow_extra_args": True}, self._run, params, help)
         self._defaults = defaults
@@ -61,7 +62,7 @@ class ServeCommand(click.Command):
 def serve(texts: dict[str, list[str]], defaults: dict[str, Any]) -> int:
     resolved = resolve(texts, os.environ, defaults)
     check_creation(resolved.settings)
-    # The rest takes time to import, which help and mistakes need not wait for.
+    # These imports are slow, and --help and error messages do not need them.
     from naiad import log, server
     from naiad.settings.logging import log_settings
 
@@ -78,8 +79,10 @@ def serve(texts: dict[str, list[str]], defaults: dict[str, Any]) -> int:
 
 
 def expand_abbreviations(arguments: Iterable[str]) -> list[str]:
-    """`--http-p=1` for `--http-port=1`: tritonserver reads its flags with getopt, which completes
-    what is not ambiguous."""
+    """Replaces abbreviated flags by full ones: `--http-p=1` becomes `--http-port=1`.
+
+    tritonserver reads its flags with getopt, which accepts every unambiguous abbreviation.
+    """
     known = [
         spelling for option in OPTIONS.values() for spelling in (option.name, *option.flag.aliases)
     ]
@@ -111,7 +114,7 @@ def _spelling(option: Option) -> str:
 
 
 def _help_text(option: Option, defaults: dict[str, Any]) -> str:
-    default = defaults.get(option.name) or option.default_words
-    why = WITHOUT_EFFECT.get(option.name)
-    notes = [f"Default: {default}." if default else "", f"No effect{why}." if why else ""]
+    default = defaults.get(option.name) or option.default_text
+    reason = WITHOUT_EFFECT.get(option.name)
+    notes = [f"Default: {default}." if default else "", f"No effect{reason}." if reason else ""]
     return " ".join([option.flag.help, *filter(None, notes)])

@@ -10,30 +10,17 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
-from naiad.core.request import InferRequest
-from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
+from naiad.fastpath.call import FastInference
 from naiad.shm.region_table import RegionTable
-from naiad.trace.tracing import Tracing
 
 if TYPE_CHECKING:
     from naiad.pb.model_config_pb2 import ModelConfig
     from naiad.repository.model import Model
 
 
-class Inference(Protocol):
-    """Looks models up and runs requests."""
-
-    @property
-    def tracing(self) -> Tracing: ...
-
-    def model(self, name: str, version: str = "") -> Model: ...
-
-    def infer(self, request: InferRequest, model: Model | None = None) -> ResponseStream: ...
-
-    def infer_again(self, request: InferRequest, model: Model) -> ResponseStream: ...
-
-    def input_buffer(self, model_name: str, num_bytes: int) -> memoryview | None: ...
+class Inference(FastInference, Protocol):
+    """Looks models up and runs requests, with and without validation."""
 
 
 class Health(Protocol):

@@ -1,4 +1,4 @@
-"""`naiad perf` as a click command."""
+"""The command `naiad perf`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from naiad.perf.options import PerfOptions, check_options
 from naiad.tools.options_command import OptionsCommand
 
-HELP = """Measure a model under load, with perf_analyzer's flags.
+HELP = """Measure a model under load. Accepts perf_analyzer's flags.
 
 \b
   naiad perf -m add_sub --concurrency-range 1:16:5

@@ -1,8 +1,8 @@
-"""The options of `naiad perf`, declared once: names and meanings are perf_analyzer's wherever it
-has them.
+"""Declares the options of `naiad perf`.
 
-Out: PerfOptions; the command line and docs/perf.md derive from it. Rule: what depends on the server
-     is checked later, in prepare.py.
+Names and meanings are perf_analyzer's where it has the option. The command line and docs/perf.md
+derive from PerfOptions.
+Rule: prepare.py checks everything that depends on the server.
 """
 
 from __future__ import annotations
@@ -45,12 +45,15 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
         str, MODEL("The model to measure.", aliases=("m", "model-name"), metavar="NAME")
     ] = ""
     model_version: Annotated[
-        str, MODEL("Its version; the server's choice when not given.", aliases=("x",), metavar="N")
+        str,
+        MODEL(
+            "Version of the model.", aliases=("x",), metavar="N", default_text="the server's choice"
+        ),
     ] = ""
     service_kind: Annotated[
         str,
         MODEL(
-            "What kind of server it is: triton or openai.",
+            "Kind of the server: triton or openai.",
             parse=one_of("triton", "openai"),
             metavar="KIND",
         ),
@@ -58,56 +61,70 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: Annotated[
         str,
         MODEL(
-            "Path of an OpenAI-style server: v1/chat/completions, v1/completions or v1/embeddings.",
+            "Path of the requests to an OpenAI-style server: v1/chat/completions, v1/completions "
+            "or v1/embeddings.",
             metavar="PATH",
         ),
     ] = "v1/chat/completions"
     bls_composing_models: Annotated[
         list[tuple[str, str]],
         MODEL(
-            "Models that a BLS model calls, a,b:2; their statistics are shown too.",
+            "Models that a BLS model calls, as name or name:version, separated by commas. Their "
+            "statistics are shown as well.",
             parse=composing_models,
             metavar="MODELS",
         ),
     ] = []
-    verbose: Annotated[bool, MODEL("Show each window.", aliases=("v",), is_switch=True)] = False
+    verbose: Annotated[
+        bool, MODEL("Show the figures of each window.", aliases=("v",), is_switch=True)
+    ] = False
 
     concurrency_range: Annotated[
         Range | None,
         LOAD(
-            "So many requests at once: start:end:step. End 0: until --latency-threshold is met.",
+            "Number of concurrent requests, as start:end:step. With end 0, concurrency increases "
+            "until latency exceeds --latency-threshold.",
             parse=whole_range,
             metavar="RANGE",
         ),
     ] = None
     request_rate_range: Annotated[
         Range | None,
-        LOAD("So many requests per second: start:end:step.", parse=number_range, metavar="RANGE"),
+        LOAD(
+            "Number of requests per second, as start:end:step. With end 0, the rate increases "
+            "until latency exceeds --latency-threshold.",
+            parse=number_range,
+            metavar="RANGE",
+        ),
     ] = None
     request_distribution: Annotated[
         str,
         LOAD(
-            "Between requests of a rate: constant or poisson.",
+            "Distribution of the intervals between requests of a rate: constant or poisson.",
             parse=one_of("constant", "poisson"),
             metavar="KIND",
         ),
     ] = "constant"
     request_intervals: Annotated[
-        str, LOAD("File with microseconds between requests, one number a line.", metavar="FILE")
+        str,
+        LOAD("File of intervals between requests in microseconds, one per line.", metavar="FILE"),
     ] = ""
     periodic_concurrency_range: Annotated[
         Range | None,
         LOAD(
-            "A growing burst: start, end in all, step; needs --profile-export-file.",
+            "Send a burst that grows, as start:end:step: start requests, then step more each time "
+            "until end requests were sent. Requires --profile-export-file.",
             parse=whole_range,
             metavar="RANGE",
         ),
     ] = None
-    request_period: Annotated[int, LOAD("Responses before a burst grows.", parse=positive)] = 10
+    request_period: Annotated[
+        int, LOAD("Number of responses to a request before the burst grows.", parse=positive)
+    ] = 10
     replay: Annotated[
         str,
         LOAD(
-            "Trace to replay: JSON lines with 'timestamp' in ms and a prompt or its length.",
+            "Trace to replay: JSON lines with a 'timestamp' in ms and a prompt or its length.",
             metavar="FILE",
             is_extension=True,
         ),
@@ -115,66 +132,87 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
     replay_speed: Annotated[
         float,
         LOAD(
-            "2 replays a trace in half the time.", parse=at_least(0.0001, real), is_extension=True
+            "Speed of the replay. 2 replays a trace in half the time.",
+            parse=at_least(0.0001, real),
+            is_extension=True,
         ),
     ] = 1.0
     binary_search: Annotated[
         bool,
-        LOAD("Search the range for the last level within --latency-threshold.", is_switch=True),
+        LOAD("Search the range for the highest level within --latency-threshold.", is_switch=True),
     ] = False
     latency_threshold: Annotated[
         float,
         LOAD(
-            "Stop at the first level above so many ms.",
+            "Maximum latency. Stop at the first level that exceeds it. 0 means no limit.",
             aliases=("l",),
             parse=at_least(0, real),
             metavar="MS",
         ),
     ] = 0.0
     num_of_sequences: Annotated[
-        int, LOAD("Sequences at once, for rates on sequence models.", parse=positive)
+        int,
+        LOAD(
+            "Number of concurrent sequences, for request rates on sequence models.", parse=positive
+        ),
     ] = 4
     serial_sequences: Annotated[
-        bool, LOAD("At most one request of a sequence at a time.", is_switch=True)
+        bool, LOAD("Send at most one request of a sequence at a time.", is_switch=True)
     ] = False
     processes: Annotated[
-        int, LOAD("Processes that make the load together.", parse=positive, is_extension=True)
+        int,
+        LOAD("Number of processes that generate the load.", parse=positive, is_extension=True),
     ] = 1
 
     measurement_mode: Annotated[
         str,
         MEASUREMENT(
-            "time_windows or count_windows.",
+            "What ends a window: time_windows (its length) or count_windows (a request count).",
             parse=one_of("time_windows", "count_windows"),
             metavar="MODE",
         ),
     ] = "time_windows"
     measurement_interval: Annotated[
-        int, MEASUREMENT("Length of a window in ms.", aliases=("p",), parse=positive, metavar="MS")
+        int, MEASUREMENT("Length of a window.", aliases=("p",), parse=positive, metavar="MS")
     ] = 5000
     measurement_request_count: Annotated[
-        int, MEASUREMENT("Requests in a window of count_windows.", parse=positive)
+        int, MEASUREMENT("Number of requests in a window, for count_windows.", parse=positive)
     ] = 50
     request_count: Annotated[
-        int, MEASUREMENT("Send exactly so many requests, one window.", parse=at_least(0, integer))
+        int,
+        MEASUREMENT(
+            "Send exactly this many requests in a single window. 0 means that windows are used.",
+            parse=at_least(0, integer),
+        ),
     ] = 0
     warmup_request_count: Annotated[
-        int, MEASUREMENT("Requests before anything is measured.", parse=at_least(0, integer))
+        int,
+        MEASUREMENT("Number of requests to send before measuring.", parse=at_least(0, integer)),
     ] = 0
     stability_percentage: Annotated[
         float,
         MEASUREMENT(
-            "How far the last three windows may differ.",
+            "Maximum difference between the last three windows of a stable measurement.",
             aliases=("s",),
             parse=at_least(0, real),
             metavar="PERCENT",
         ),
     ] = 10.0
     max_trials: Annotated[
-        int, MEASUREMENT("Windows to wait for three that agree.", aliases=("r",), parse=positive)
+        int,
+        MEASUREMENT(
+            "Maximum number of windows to wait for a stable measurement.",
+            aliases=("r",),
+            parse=positive,
+        ),
     ] = 10
     percentile: Annotated[
-        int, MEASUREMENT("Judge by this percentile of latency; -1 for the average.", metavar="N")
+        int,
+        MEASUREMENT(
+            "Percentile of the latency that decides about stability and --latency-threshold. -1 "
+            "means the average.",
+            metavar="N",
+        ),
     ] = -1
 
     batch_size: Annotated[
@@ -183,15 +221,16 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
     input_data: Annotated[
         tuple[str, ...],
         DATA(
-            "zero, random, a JSON file (may be repeated) or a folder.",
-            metavar="WHAT",
-            default_words="random",
+            "Source of the input data: zero, random, a JSON file or a folder. A JSON file may be "
+            "repeated.",
+            metavar="SOURCE",
+            default_text="random",
         ),
     ] = ()
     shape: Annotated[
         tuple[Any, ...],
         DATA(
-            "Shape of an input with dynamic dimensions, name:1,2,3.",
+            "Shape of an input with dynamic dimensions, e.g. name:1,2,3. May be repeated.",
             parse=tensor_shape,
             metavar="NAME:SHAPE",
         ),
@@ -203,7 +242,7 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
     request_parameter: Annotated[
         tuple[Any, ...],
         DATA(
-            "Parameter of each request, name:value:type.",
+            "Parameter of each request, as name:value:type. May be repeated.",
             parse=request_parameter,
             metavar="PARAMETER",
         ),
@@ -211,48 +250,56 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
     sequence_length: Annotated[
         int,
         DATA(
-            "Requests in a sequence.",
+            "Number of requests in a sequence.",
             parse=positive,
-            default_words="20, or as many as the data has",
+            default_text="20, or the length of the data",
         ),
     ] = 0
     sequence_length_variation: Annotated[
         float,
-        DATA("By how much sequence lengths vary.", parse=at_least(0, real), metavar="PERCENT"),
+        DATA("Variation of sequence lengths.", parse=at_least(0, real), metavar="PERCENT"),
     ] = 20.0
     sequence_id_range: Annotated[
         IdRange,
         DATA(
-            "Ids for sequences, start:end.",
+            "Ids of sequences, as start:end.",
             parse=id_range,
             metavar="RANGE",
-            default_words="1, without end",
+            default_text="1, without an end",
         ),
     ] = IdRange(1)
     input_tensor_format: Annotated[
         str,
-        DATA("Of HTTP requests: binary or json.", parse=one_of("binary", "json"), metavar="FORMAT"),
+        DATA(
+            "Format of tensors in HTTP requests: binary or json.",
+            parse=one_of("binary", "json"),
+            metavar="FORMAT",
+        ),
     ] = "binary"
     output_tensor_format: Annotated[
         str,
-        DATA("Of HTTP answers: binary or json.", parse=one_of("binary", "json"), metavar="FORMAT"),
+        DATA(
+            "Format of tensors in HTTP responses: binary or json.",
+            parse=one_of("binary", "json"),
+            metavar="FORMAT",
+        ),
     ] = "binary"
     shared_memory: Annotated[
         str,
         DATA(
-            "Tensors in shared memory: none, system or cuda.",
+            "Pass tensors in shared memory: none, system or cuda.",
             parse=one_of("none", "system", "cuda"),
             metavar="KIND",
         ),
     ] = "none"
     output_shared_memory_size: Annotated[
-        int, DATA("Bytes for each output of unknown size.", parse=positive)
+        int, DATA("Number of bytes to reserve for an output of unknown size.", parse=positive)
     ] = 102400
 
     llm: Annotated[
         bool,
         LLM(
-            "Measure tokens: first token, time between tokens, rates.",
+            "Measure time to first token, inter-token latency and token rates.",
             is_switch=True,
             is_extension=True,
         ),
@@ -260,33 +307,34 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
     synthetic_input_tokens_mean: Annotated[
         int,
         LLM(
-            "Tokens of a synthetic prompt.",
+            "Mean number of tokens of a synthetic prompt.",
             aliases=("isl",),
             parse=positive,
             metavar="N",
-            default_words="550",
+            default_text="550",
         ),
     ] = 0
     synthetic_input_tokens_stddev: Annotated[
-        float, LLM("Their spread.", parse=at_least(0, real), metavar="N")
+        float, LLM("Standard deviation of that number.", parse=at_least(0, real), metavar="N")
     ] = 0.0
     output_tokens_mean: Annotated[
         int,
         LLM(
-            "Tokens to generate; the model decides when not given.",
+            "Mean number of tokens to generate.",
             aliases=("osl",),
             parse=positive,
             metavar="N",
+            default_text="the model's choice",
         ),
     ] = 0
     output_tokens_stddev: Annotated[
-        float, LLM("Their spread.", parse=at_least(0, real), metavar="N")
+        float, LLM("Standard deviation of that number.", parse=at_least(0, real), metavar="N")
     ] = 0.0
-    num_prompts: Annotated[int, LLM("Different synthetic prompts.", parse=positive)] = 100
+    num_prompts: Annotated[int, LLM("Number of different synthetic prompts.", parse=positive)] = 100
     shared_prefix_tokens: Annotated[
         int,
         LLM(
-            "Tokens that all prompts begin with, for prefix caches.",
+            "Number of tokens that all prompts begin with, to measure prefix caches.",
             parse=at_least(0, integer),
             is_extension=True,
         ),
@@ -294,42 +342,52 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
     input_file: Annotated[
         str,
         LLM(
-            "Prompts: a text file with one a line, or JSON lines with 'text' or 'prompt'.",
+            "File of prompts: one prompt per line, or JSON lines with 'text' or 'prompt'.",
             metavar="FILE",
         ),
     ] = ""
     tokenizer: Annotated[
-        str, LLM("tokenizer.json, or a folder with one: counts tokens exactly.", metavar="PATH")
+        str,
+        LLM(
+            "tokenizer.json, or a folder that contains it, to count tokens exactly.", metavar="PATH"
+        ),
     ] = ""
     goodput: Annotated[
         tuple[Any, ...],
         LLM(
-            f"Limit that a good request keeps, metric:value; metrics: {', '.join(GOODPUT_METRICS)}.",
+            "Limit that a request must satisfy to count for goodput, as metric:value. May be "
+            f"repeated. Metrics: {', '.join(GOODPUT_METRICS)}.",
             parse=goodput_limit,
             metavar="LIMIT",
         ),
     ] = ()
     extra_inputs: Annotated[
-        tuple[str, ...], LLM("Field of each OpenAI request, name:value.", metavar="FIELD")
+        tuple[str, ...],
+        LLM("Field of each OpenAI request, as name:value. May be repeated.", metavar="FIELD"),
     ] = ()
 
     url: Annotated[
         str,
         SERVER(
-            "Where the server is.",
+            "Address of the server.",
             aliases=("u",),
             metavar="HOST:PORT",
-            default_words="localhost:8000, or :8001 for gRPC",
+            default_text="localhost:8000, or localhost:8001 for gRPC",
         ),
     ] = ""
     protocol: Annotated[
         str,
-        SERVER("http or grpc.", aliases=("i",), parse=one_of("http", "grpc"), metavar="PROTOCOL"),
+        SERVER(
+            "Protocol of the requests: http or grpc.",
+            aliases=("i",),
+            parse=one_of("http", "grpc"),
+            metavar="PROTOCOL",
+        ),
     ] = "http"
     header: Annotated[
         tuple[Any, ...],
         SERVER(
-            "Header of each request, 'Name:Value'; metadata for gRPC.",
+            "Header of each request, or metadata for gRPC, as 'Name:Value'. May be repeated.",
             aliases=("H",),
             parse=header,
             metavar="HEADER",
@@ -337,73 +395,112 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     streaming: Annotated[
         bool,
-        SERVER("gRPC's stream, HTTP's generate_stream, or an OpenAI event stream.", is_switch=True),
+        SERVER(
+            "Use gRPC's ModelStreamInfer, HTTP's generate_stream or an OpenAI event stream.",
+            is_switch=True,
+        ),
     ] = False
     grpc_compression_algorithm: Annotated[
         str,
-        SERVER("none, gzip or deflate.", parse=one_of("none", "gzip", "deflate"), metavar="KIND"),
+        SERVER(
+            "Compression of gRPC requests: none, gzip or deflate.",
+            parse=one_of("none", "gzip", "deflate"),
+            metavar="KIND",
+        ),
     ] = "none"
-    ssl_grpc_use_ssl: Annotated[bool, SERVER("gRPC over TLS.", is_switch=True)] = False
+    ssl_grpc_use_ssl: Annotated[bool, SERVER("Use gRPC over TLS.", is_switch=True)] = False
     ssl_grpc_root_certifications_file: Annotated[
-        str, SERVER("Certificates to trust, PEM.", metavar="FILE")
+        str, SERVER("gRPC: CA certificates of the server, as PEM.", metavar="FILE")
     ] = ""
-    ssl_grpc_private_key_file: Annotated[str, SERVER("Our key, PEM.", metavar="FILE")] = ""
+    ssl_grpc_private_key_file: Annotated[
+        str, SERVER("gRPC: private key of the client, as PEM.", metavar="FILE")
+    ] = ""
     ssl_grpc_certificate_chain_file: Annotated[
-        str, SERVER("Our certificate, PEM.", metavar="FILE")
+        str, SERVER("gRPC: certificate of the client, as PEM.", metavar="FILE")
     ] = ""
-    ssl_https_verify_peer: Annotated[int, SERVER("0: any certificate will do.")] = 1
-    ssl_https_verify_host: Annotated[int, SERVER("0: a certificate for any name will do.")] = 2
+    ssl_https_verify_peer: Annotated[
+        int, SERVER("HTTPS: 0 accepts any certificate of the server.")
+    ] = 1
+    ssl_https_verify_host: Annotated[
+        int, SERVER("HTTPS: 0 accepts a certificate for another host name.")
+    ] = 2
     ssl_https_ca_certificates_file: Annotated[
-        str, SERVER("Certificates to trust, PEM.", metavar="FILE")
+        str, SERVER("HTTPS: CA certificates of the server, as PEM.", metavar="FILE")
     ] = ""
     ssl_https_client_certificate_file: Annotated[
-        str, SERVER("Our certificate, PEM.", metavar="FILE")
+        str, SERVER("HTTPS: certificate of the client, as PEM.", metavar="FILE")
     ] = ""
-    ssl_https_private_key_file: Annotated[str, SERVER("Our key, PEM.", metavar="FILE")] = ""
+    ssl_https_private_key_file: Annotated[
+        str, SERVER("HTTPS: private key of the client, as PEM.", metavar="FILE")
+    ] = ""
     trace_level: Annotated[
         tuple[str, ...],
-        SERVER("Trace the model meanwhile: OFF, TIMESTAMPS, TENSORS.", metavar="LEVEL"),
+        SERVER(
+            "Trace the model during the run: OFF, TIMESTAMPS or TENSORS. May be repeated.",
+            metavar="LEVEL",
+        ),
     ] = ()
-    trace_rate: Annotated[int, SERVER("One of so many requests is traced.", parse=positive)] = 1000
-    trace_count: Annotated[int, SERVER("So many are traced; -1 for no end.")] = -1
+    trace_rate: Annotated[int, SERVER("Trace one request in N.", parse=positive, metavar="N")] = (
+        1000
+    )
+    trace_count: Annotated[int, SERVER("Number of requests to trace. -1 means no limit.")] = -1
     log_frequency: Annotated[
-        int, SERVER("Traces in one file; 0 for all.", parse=at_least(0, integer))
+        int,
+        SERVER(
+            "Number of traces in one file. 0 writes all traces to one file.",
+            parse=at_least(0, integer),
+        ),
     ] = 0
 
     latency_report_file: Annotated[
-        str, REPORT("Report as CSV.", aliases=("f",), metavar="FILE")
+        str, REPORT("Write the report as CSV to this file.", aliases=("f",), metavar="FILE")
     ] = ""
-    verbose_csv: Annotated[bool, REPORT("More columns in the CSV.", is_switch=True)] = False
+    verbose_csv: Annotated[bool, REPORT("Add columns to the CSV file.", is_switch=True)] = False
     profile_export_file: Annotated[
-        str, REPORT("Every request's times and tensors as JSON.", metavar="FILE")
+        str,
+        REPORT(
+            "Write the times and tensors of every request as JSON to this file.", metavar="FILE"
+        ),
     ] = ""
     collect_metrics: Annotated[
         bool, REPORT("Read GPU metrics during each window.", is_switch=True)
     ] = False
-    metrics_url: Annotated[str, REPORT("Where they are.", metavar="URL")] = "localhost:8002/metrics"
-    metrics_interval: Annotated[int, REPORT("How often, in ms.", parse=positive, metavar="MS")] = (
-        1000
+    metrics_url: Annotated[str, REPORT("URL of the GPU metrics.", metavar="URL")] = (
+        "localhost:8002/metrics"
     )
+    metrics_interval: Annotated[
+        int, REPORT("Interval between readings of GPU metrics.", parse=positive, metavar="MS")
+    ] = 1000
     compare: Annotated[
         tuple[str, ...],
         REPORT(
-            'Measure this too and show both: flags that differ, "triton=-u localhost:9000", or a file of --json. May be repeated.',
-            metavar="WHAT",
+            "Compare with another run: the flags in which it differs, e.g. "
+            '"triton=-u localhost:9000", or a file written by --json. May be repeated.',
+            metavar="RUN",
             is_extension=True,
         ),
     ] = ()
-    label: Annotated[str, REPORT("What to call this run in a comparison.", is_extension=True)] = ""
+    label: Annotated[str, REPORT("Name of this run in a comparison.", is_extension=True)] = ""
     json: Annotated[
         str,
-        REPORT("Results as JSON, also for a later --compare.", metavar="FILE", is_extension=True),
+        REPORT(
+            "Write the results as JSON to this file, e.g. for a later --compare.",
+            metavar="FILE",
+            is_extension=True,
+        ),
     ] = ""
     html: Annotated[
-        str, REPORT("Results as a page with charts, one file.", metavar="FILE", is_extension=True)
+        str,
+        REPORT(
+            "Write the results as an HTML page with charts to this file.",
+            metavar="FILE",
+            is_extension=True,
+        ),
     ] = ""
     progress: Annotated[
         str,
         REPORT(
-            "Live progress: auto, on or off.",
+            "Show a live progress line: on, off, or auto (only on a terminal).",
             parse=one_of("auto", "on", "off"),
             metavar="WHEN",
             is_extension=True,
@@ -416,8 +513,12 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
             "No effect: requests are always asynchronous.", aliases=("async", "a"), is_switch=True
         ),
     ] = False
-    sync: Annotated[bool, COMPATIBLE("No effect.", is_switch=True)] = False
-    max_threads: Annotated[int, COMPATIBLE("No effect: there are no threads, see --processes.")] = 0
+    sync: Annotated[
+        bool, COMPATIBLE("No effect: requests are always asynchronous.", is_switch=True)
+    ] = False
+    max_threads: Annotated[
+        int, COMPATIBLE("No effect: the load uses no threads. See --processes.")
+    ] = 0
     num_concurrent_requests: Annotated[
         int, COMPATIBLE("Same as --concurrency-range.", aliases=("t",))
     ] = 0
@@ -425,7 +526,7 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
         int, COMPATIBLE("End of --concurrency-range, with -d.", aliases=("c",))
     ] = 0
     dynamic: Annotated[
-        bool, COMPATIBLE("Search upwards from -t.", aliases=("d",), is_switch=True)
+        bool, COMPATIBLE("Increase the concurrency from -t to -c.", aliases=("d",), is_switch=True)
     ] = False
     zero_input: Annotated[
         bool, COMPATIBLE("Same as --input-data zero.", aliases=("z",), is_switch=True)
@@ -438,7 +539,7 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_llm(self) -> bool:
-        """Asked for, or implied by an option that only makes sense then."""
+        """True if --llm is set, or if an option is set that only applies to language models."""
         if self.service_kind == "openai":
             return not self.endpoint.rstrip("/").endswith("embeddings")
         return bool(
@@ -451,7 +552,10 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_options(options: PerfOptions) -> PerfOptions:
-    """What can be said without asking the server; old spellings are translated."""
+    """Checks the options that do not depend on the server, and replaces old options by new ones.
+
+    Raises OptionError.
+    """
     options = _translated(options)
     modes = (
         "concurrency_range",
@@ -460,45 +564,43 @@ def check_options(options: PerfOptions) -> PerfOptions:
         "periodic_concurrency_range",
         "replay",
     )
-    given = [name for name in modes if getattr(options, name)]
-    if len(given) > 1:
-        raise OptionError(
-            f"--{_dashed(given[0])} and --{_dashed(given[1])} cannot be used together"
-        )
+    used = [name for name in modes if getattr(options, name)]
+    if len(used) > 1:
+        raise OptionError(f"--{_dashed(used[0])} and --{_dashed(used[1])} cannot be used together")
     if not options.model and not (
         options.compare and all(_is_file(text) for text in options.compare)
     ):
-        raise OptionError("-m says which model to measure")
+        raise OptionError("-m is required: the name of the model to measure")
     if options.percentile != -1 and not 1 <= options.percentile <= 99:
         raise OptionError(f"--percentile must be from 1 to 99, or -1, got {options.percentile}")
     if options.periodic_concurrency_range is not None and not options.profile_export_file:
         raise OptionError(
-            "--periodic-concurrency-range reports single responses: give --profile-export-file"
+            "--periodic-concurrency-range requires --profile-export-file, which receives the"
+            " responses"
         )
     if options.collect_metrics and options.latency_report_file and not options.verbose_csv:
-        raise OptionError("--collect-metrics adds columns to the CSV: give --verbose-csv too")
+        raise OptionError("--collect-metrics with -f requires --verbose-csv")
     _check_search(options)
     for name, _ in options.goodput:
         if name not in GOODPUT_METRICS:
             raise OptionError(
-                f"--goodput does not know '{name}', it knows: {', '.join(GOODPUT_METRICS)}"
+                f"--goodput: unknown metric '{name}', expected one of {', '.join(GOODPUT_METRICS)}"
             )
     return options
 
 
 def _check_search(options: PerfOptions) -> None:
-    found = options.concurrency_range or options.request_rate_range
-    if found is not None and found.has_end and found.end == 0 and not options.latency_threshold:
-        raise OptionError(
-            "a range that ends with 0 goes on until --latency-threshold is met: give that too"
-        )
+    levels = options.concurrency_range or options.request_rate_range
+    if levels is not None and levels.has_end and levels.end == 0 and not options.latency_threshold:
+        raise OptionError("a range with end 0 requires --latency-threshold")
     if options.binary_search:
-        if found is None or not found.has_end or found.end == 0:
+        if levels is None or not levels.has_end or levels.end == 0:
             raise OptionError(
-                "--binary-search needs a start and an end in --concurrency-range or --request-rate-range"
+                "--binary-search requires --concurrency-range or --request-rate-range with a start"
+                " and an end"
             )
         if not options.latency_threshold:
-            raise OptionError("--binary-search needs --latency-threshold")
+            raise OptionError("--binary-search requires --latency-threshold")
 
 
 def _translated(options: PerfOptions) -> PerfOptions:

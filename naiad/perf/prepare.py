@@ -1,8 +1,7 @@
-"""From options to something that can be run: asks the server about the model, reads the data,
-builds every request once.
+"""Prepares a run: asks the server about the model, reads the data and builds every request once.
 
-Out: Target. Rule: all that can be wrong with options, data or the model is said here, before the
-     first request of the load.
+In:  options. Out: a Target.
+Rule: all errors in options, data or model are raised here, before the first request of the load.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ class Target(msgspec.Struct):
     digest: Digest | None = None
     check: Check | None = None
     inputs: list[Any] = []
-    """What each prepared request holds, for exports: InferRequest, or an OpenAI payload."""
+    """Content of each prepared request, for exports: an InferRequest or an OpenAI payload."""
     offsets_s: list[float] = []
-    """Of a replay."""
+    """Send times of a replay, relative to its start."""
     regions: SharedRegions | None = None
 
     async def close(self) -> None:
@@ -124,7 +123,7 @@ def load_options(options: PerfOptions, *, has_details: bool) -> LoadOptions:
 
 
 async def prepare_triton(options: PerfOptions) -> Target:
-    """Raises OptionError, ControlError, ConnectError."""
+    """Prepares a run against a Triton server. Raises OptionError, ControlError, ConnectError."""
     control = make_control(options)
     target: Target | None = None
     try:
@@ -195,16 +194,17 @@ def _check_fit(options: PerfOptions, facts: ModelFacts) -> None:
     check_shape_names(facts, dict(options.shape))
     if facts.is_decoupled and not options.streaming:
         raise OptionError(
-            f"model '{facts.name}' is decoupled: it can only be measured with --streaming"
+            f"model '{facts.name}' is decoupled and can only be measured with --streaming"
         )
     if options.streaming and options.shared_memory != "none" and not options.is_grpc:
-        raise OptionError("--shared-memory cannot be used with generate_stream: use -i grpc")
+        raise OptionError("--shared-memory cannot be used with generate_stream. Use -i grpc.")
     if facts.is_sequence and options.streaming and not options.is_grpc:
         raise OptionError(
-            f"model '{facts.name}' takes sequences, which generate_stream does not carry: use -i grpc"
+            f"model '{facts.name}' is a sequence model, which generate_stream does not support."
+            " Use -i grpc."
         )
     if options.replay and facts.is_sequence:
-        raise OptionError("--replay is for language models, not for sequence models")
+        raise OptionError("--replay cannot be used with a sequence model")
 
 
 def _dataset(options: PerfOptions, facts: ModelFacts, prompts: PromptChoice | None) -> Dataset:
@@ -213,16 +213,16 @@ def _dataset(options: PerfOptions, facts: ModelFacts, prompts: PromptChoice | No
             facts, prompts.prompts, prompts.extra, is_streaming=options.streaming
         )
     shapes = dict(options.shape)
-    given = options.input_data or ("random",)
-    if given[0] in ("zero", "random"):
+    sources = options.input_data or ("random",)
+    if sources[0] in ("zero", "random"):
         return generated_data.generate(
             facts,
             shapes,
-            is_zero=given[0] == "zero",
+            is_zero=sources[0] == "zero",
             string_data=options.string_data,
             string_length=options.string_length,
         )
-    paths = [Path(text) for text in given]
+    paths = [Path(text) for text in sources]
     if paths[0].is_dir():
         return data_file.read_folder(paths[0], facts, shapes)
     return data_file.read_json_files(paths, facts, shapes)
@@ -231,7 +231,7 @@ def _dataset(options: PerfOptions, facts: ModelFacts, prompts: PromptChoice | No
 def _expected(
     dataset: Dataset, facts: ModelFacts, batch_size: int
 ) -> list[tuple[InputTensor, ...]]:
-    """Of validation_data: the outputs of each prepared request."""
+    """Returns the outputs that validation_data expects for each prepared request."""
     if not dataset.expected:
         return []
     as_inputs = msgspec.structs.replace(facts, inputs=facts.outputs)
@@ -309,7 +309,9 @@ def _traffic(
 
 
 def _sequence(options: PerfOptions, dataset: Dataset, parts: list[Any]) -> SequenceTraffic:
-    base_length = options.sequence_length or (0 if dataset.is_given else DEFAULT_SEQUENCE_LENGTH)
+    base_length = options.sequence_length or (
+        0 if dataset.is_from_file else DEFAULT_SEQUENCE_LENGTH
+    )
     ids = options.sequence_id_range
     lengths = [len(stream) for stream in dataset.streams]
     return SequenceTraffic(

@@ -1,5 +1,7 @@
-"""Preparing a run against an OpenAI-style server: no metadata to ask for, prompts or payloads as
-JSON over HTTP."""
+"""Prepares a run against an OpenAI-style server.
+
+Such a server has no metadata to ask for. Requests are prompts or payloads, sent as JSON over HTTP.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from naiad.settings.option import OptionError
 
 
 async def prepare_openai(options: PerfOptions) -> Target:
-    """Raises OptionError."""
+    """Prepares a run against an OpenAI-style server. Raises OptionError."""
     address = server_address(options)
     path = f"{address.path}/{options.endpoint.lstrip('/')}"
     prompts = None if _payload_files(options) else choose_prompts(options)
@@ -74,11 +76,11 @@ def _payloads(options: PerfOptions, prompts: PromptChoice | None) -> list[dict[s
             )
             for prompt in prompts.prompts
         ]
-    found: list[dict[str, Any]] = []
+    payloads: list[dict[str, Any]] = []
     for path in _payload_files(options):
         for number, entry in enumerate(load_json(path)["data"]):
-            given = entry.get("payload") if isinstance(entry, dict) else None
-            if not isinstance(given, list) or not given or not isinstance(given[0], dict):
+            value = entry.get("payload") if isinstance(entry, dict) else None
+            if not isinstance(value, list) or not value or not isinstance(value[0], dict):
                 raise OptionError(f'{path}: step {number}: expected {{"payload": [{{...}}]}}')
-            found.append(given[0])
-    return found
+            payloads.append(value[0])
+    return payloads

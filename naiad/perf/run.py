@@ -1,7 +1,7 @@
-"""One run of `naiad perf`: prepare, measure level after level, report.
+"""Runs one measurement of `naiad perf`: prepares, measures level after level, and reports.
 
-Rule: whatever happens to the server, what was measured is reported, and the exit code is
-      perf_analyzer's: 0 fine, 2 not stable, 99 the server could not be used.
+Rule: finished levels are reported even if the server fails. The exit code is perf_analyzer's: 0 for
+      success, 2 if a level was not stable, 99 if the server could not be used.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class RunResult(msgspec.Struct):
 
 
 async def prepare(options: PerfOptions) -> Target:
-    """Raises OptionError, ControlError, ConnectError."""
+    """Prepares a run for the kind of server. Raises OptionError, ControlError, ConnectError."""
     return await (
         prepare_openai(options) if options.service_kind == "openai" else prepare_triton(options)
     )
@@ -65,8 +65,7 @@ async def prepare(options: PerfOptions) -> Target:
 async def measure_all(
     options: PerfOptions, target: Target, watcher: Watcher, on_result: Any = None
 ) -> RunResult:
-    """Every level that the options ask for. An interrupt ends the level in progress; the others
-    stay."""
+    """Measures every level of the options. An interrupt cancels only the level in progress."""
     driver = _driver(options, target)
     poller = _poller(options)
     statistics = (
@@ -77,7 +76,7 @@ async def measure_all(
     if poller is not None:
         poller.start()
     try:
-        with _quiet_collector():
+        with _disabled_garbage_collector():
             async for result in _levels(options, target, measurer):
                 run.levels.append(result)
                 if on_result is not None:
@@ -123,11 +122,11 @@ def _levels(options: PerfOptions, target: Target, measurer: Measurer) -> AsyncIt
         return _once(measurer, Level(Mode.REPLAY, options.replay_speed, times=target.offsets_s))
     if options.periodic_concurrency_range is not None:
         return _once(measurer, Level(Mode.PERIODIC, options.periodic_concurrency_range.start))
-    found = options.request_rate_range or options.concurrency_range or Range(1, 1, 1)
+    values = options.request_rate_range or options.concurrency_range or Range(1, 1, 1)
     mode = Mode.REQUEST_RATE if options.request_rate_range is not None else Mode.CONCURRENCY
-    make_level = search.level_maker(Level(mode, found.start, options.request_distribution))
+    make_level = search.level_maker(Level(mode, values.start, options.request_distribution))
     walk = search.binary if options.binary_search else search.linear
-    return walk(found, lambda value: measurer.measure(make_level(value)), is_within)
+    return walk(values, lambda value: measurer.measure(make_level(value)), is_within)
 
 
 async def _once(measurer: Measurer, level: Level) -> AsyncIterator[LevelResult]:
@@ -135,8 +134,8 @@ async def _once(measurer: Measurer, level: Level) -> AsyncIterator[LevelResult]:
 
 
 @contextlib.contextmanager
-def _quiet_collector() -> Iterator[None]:
-    """A collection in the middle of a window would be measured as the server's latency."""
+def _disabled_garbage_collector() -> Iterator[None]:
+    """Disables garbage collection, which would be measured as latency of the server."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -148,7 +147,7 @@ def _quiet_collector() -> Iterator[None]:
 
 
 async def run_one(options: PerfOptions) -> tuple[int, RunResult | None]:
-    """Prints as it goes. Raises OptionError only."""
+    """Runs a measurement and prints its results. Raises only OptionError."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
@@ -175,7 +174,7 @@ async def run_one(options: PerfOptions) -> tuple[int, RunResult | None]:
         result = await measure_all(options, target, watcher, on_result)
     except asyncio.CancelledError:
         line.clear()
-        print(f"Interrupted; {len(finished)} levels were finished.", file=sys.stderr)
+        print(f"Interrupted after {len(finished)} finished levels.", file=sys.stderr)
         result = RunResult(options, target, search.by_value(finished))
         write_reports(result)
         return 130, result
@@ -192,8 +191,8 @@ def _latency_name(options: PerfOptions) -> str:
 
 
 def write_reports(result: RunResult) -> None:
-    """The last table on stdout, and the files that were asked for. Raises OptionError for a path
-    that cannot be written."""
+    """Prints the final table and writes the requested files. Raises OptionError if a file cannot
+    be written."""
     options = result.options
     if result.levels:
         print(text_report.last_table(result.levels, options), end="", flush=True)

@@ -1,5 +1,4 @@
-"""`naiad perf` from options to exit code: the run itself, what it is compared with, and the files
-about all of them."""
+"""Runs `naiad perf`: the run itself, the runs that it is compared with, and the report files."""
 
 from __future__ import annotations
 
@@ -17,22 +16,21 @@ INTERRUPTED = 130
 
 
 def run(options: PerfOptions) -> int:
-    """The whole command. Raises OptionError."""
+    """Runs the command and returns its exit code. Raises OptionError."""
     for name in ("latency_report_file", "profile_export_file", "json", "html"):
         if getattr(options, name):
             check_file(f"--{name.replace('_', '-')}", getattr(options, name))
-    # All is read and checked first: a mistake in the last word must not cost the measurements
-    # before it.
+    # Everything is read and checked first, so that a wrong option does not cost a measurement.
     rivals = [_rival(options, text) for text in options.compare]
     runs: list[SavedRun] = []
     codes: list[int] = []
     if options.model:
-        codes.append(_run_and_keep(options, runs, show_label=bool(rivals)))
+        codes.append(_run_and_append(options, runs, show_label=bool(rivals)))
     for rival in rivals:
         if isinstance(rival, SavedRun):
             runs.append(rival)
         elif INTERRUPTED not in codes:
-            codes.append(_run_and_keep(rival, runs, show_label=True))
+            codes.append(_run_and_append(rival, runs, show_label=True))
     runs = _distinct(runs)
     if len(runs) > 1:
         print(comparison_text(runs), end="")
@@ -44,7 +42,7 @@ def run(options: PerfOptions) -> int:
 
 
 def _rival(options: PerfOptions, text: str) -> SavedRun | PerfOptions:
-    """A run that was saved, or one to make. Raises OptionError."""
+    """Returns a saved run, or the options of a run to make. Raises OptionError."""
     rival = parse_rival(text)
     if rival.path is None:
         return check_options(rival_options(options, rival))
@@ -52,7 +50,7 @@ def _rival(options: PerfOptions, text: str) -> SavedRun | PerfOptions:
     return msgspec.structs.replace(saved, label=rival.label) if rival.label else saved
 
 
-def _run_and_keep(options: PerfOptions, runs: list[SavedRun], *, show_label: bool) -> int:
+def _run_and_append(options: PerfOptions, runs: list[SavedRun], *, show_label: bool) -> int:
     if show_label:
         print(f"=== {options.label or options.model}")
     code, result = uvloop.run(run_one(options))
@@ -62,14 +60,11 @@ def _run_and_keep(options: PerfOptions, runs: list[SavedRun], *, show_label: boo
 
 
 def _distinct(runs: list[SavedRun]) -> list[SavedRun]:
-    """Labels tell runs apart, so none may occur twice."""
+    """Numbers the runs that have the same label, so that labels are unique."""
     seen: dict[str, int] = {}
-    found: list[SavedRun] = []
+    distinct: list[SavedRun] = []
     for run in runs:
-        seen[run.label] = seen.get(run.label, 0) + 1
-        found.append(
-            run
-            if seen[run.label] == 1
-            else msgspec.structs.replace(run, label=f"{run.label} ({seen[run.label]})")
-        )
-    return found
+        count = seen[run.label] = seen.get(run.label, 0) + 1
+        label = run.label if count == 1 else f"{run.label} ({count})"
+        distinct.append(msgspec.structs.replace(run, label=label))
+    return distinct

@@ -41,23 +41,23 @@ class RequestCheck:
         self._num_required = sum(not tensor.is_optional for tensor in spec.inputs.values())
         self._is_batched = spec.max_batch_size > 0
         self._has_strings = any(rule.element_bytes == 0 for rule in self._rules.values())
-        """Their data is looked at, so no form is accepted for good."""
+        """The check reads the data of strings, so it accepts no signature for good."""
 
     def check(self, request: InferRequest) -> None:
         """Sets `batch_size`. Raises NaiadError."""
-        form = request.form
-        if form is None:
+        signature = request.signature
+        if signature is None:
             self._check(request)
-        elif form.accepted_by is self and form.sizes == [
+        elif signature.accepted_by is self and signature.sizes == [
             len(tensor.data) for tensor in request.inputs
         ]:
-            request.batch_size = form.batch_size
+            request.batch_size = signature.batch_size
         else:
             self._check(request)
-            form.accepted_by = None if self._has_strings else self
+            signature.accepted_by = None if self._has_strings else self
             if not self._has_strings:
-                form.sizes = [len(tensor.data) for tensor in request.inputs]
-                form.batch_size = request.batch_size
+                signature.sizes = [len(tensor.data) for tensor in request.inputs]
+                signature.batch_size = request.batch_size
 
     def _check(self, request: InferRequest) -> None:
         if request.requested_outputs:

@@ -1,5 +1,8 @@
-"""The options of the server: declared in settings.py, read from command line, environment and file
-by resolve.py."""
+"""The options of the server.
+
+They are declared in settings.py. resolve.py reads them from the command line, the environment and
+the config file.
+"""
 
 from naiad.settings.latency import LatencyMetrics, latency_metrics
 from naiad.settings.option import OptionError

@@ -1,10 +1,10 @@
-"""Options made of parts: `<backend>,<setting>=<value>`, `<resource>:<count>:<device>` and the like,
-as structs.
+"""Parsers for options that consist of several parts, such as `<backend>,<setting>=<value>` or
+`<resource>:<count>:<device>`.
 
-In:  the text after `--flag=`. Out: one struct per occurrence of the flag. Wrong text raises
-     ValueError in Triton's words.
-Rule: values that may be secrets (restricted APIs, cache passwords) appear in no repr and in no
-      error.
+In:  the text after `--flag=`.
+Out: one struct per occurrence of the flag. Invalid text raises ValueError with Triton's message.
+Rule: values that may be secrets (restricted APIs, cache passwords) never appear in a repr or in an
+      error message.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from naiad.settings.value import byte_count, integer, real, trace_level
 
 MAX_CORE = 1 << 16
 RESTRICTED_CATEGORIES = (
-    "health", "metadata", "inference", "shared-memory", "model-config", "model-repository", "statistics", "trace", "logging",
+    "health", "metadata", "inference", "shared-memory", "model-config", "model-repository",
+    "statistics", "trace", "logging",
 )  # fmt: skip
 
 
 class BackendSetting(msgspec.Struct, frozen=True):
     backend: str
-    """Empty: for every backend."""
+    """Name of the backend; empty if the setting applies to every backend."""
     setting: str
     value: str
 
@@ -35,7 +36,7 @@ class MetricsSetting(msgspec.Struct, frozen=True):
 
 class TraceSetting(msgspec.Struct, frozen=True):
     mode: str
-    """Empty: a global setting (level, rate, count, mode); else triton or opentelemetry."""
+    """Either triton or opentelemetry; empty for a global setting (level, rate, count, mode)."""
     setting: str
     value: str
 
@@ -70,7 +71,7 @@ class ResourceLimit(msgspec.Struct, frozen=True):
     name: str
     count: int
     device: int = -1
-    """-1: on every device."""
+    """Device number; -1 if the limit applies to every device."""
 
 
 class DeviceBytes(msgspec.Struct, frozen=True):
@@ -93,21 +94,18 @@ def backend_config(text: str) -> BackendSetting:
     backend, _, rest = text.partition(",") if has_backend else ("", "", text)
     if has_backend and not backend:
         raise ValueError(
-            f"No backend specified. --backend-config option format is <backend name>,<setting>=<value> or <setting>=<value>. Got {text}"
+            "No backend specified. --backend-config option format is"
+            f" <backend name>,<setting>=<value> or <setting>=<value>. Got {text}"
         )
-    return BackendSetting(
-        backend,
-        *_assignment(
-            rest, "--backend-config option format is '<backend name>,<setting>=<value>'.", text
-        ),
-    )
+    usage = "--backend-config option format is '<backend name>,<setting>=<value>'."
+    return BackendSetting(backend, *_assignment(rest, usage, text))
 
 
 def metrics_config(text: str) -> MetricsSetting:
-    words = "--metrics-config option format is <setting>=<value>."
+    usage = "--metrics-config option format is <setting>=<value>."
     if "," in text.partition("=")[0]:
-        raise ValueError(f"{words} Got {text}")
-    return MetricsSetting(*_assignment(text, words, text))
+        raise ValueError(f"{usage} Got {text}")
+    return MetricsSetting(*_assignment(text, usage, text))
 
 
 def trace_config(text: str) -> TraceSetting:
@@ -132,26 +130,28 @@ def cache_config(text: str) -> CacheSetting:
     cache, comma, rest = text.partition(",")
     if not comma or not cache:
         raise ValueError(
-            f"No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {_without_value(text)}"
+            "No cache specified. --cache-config option format is"
+            f" <cache name>,<setting>=<value>. Got {_without_value(text)}"
         )
-    words = "--cache-config option format is '<cache name>,<setting>=<value>'."
-    return CacheSetting(cache, *_assignment(rest, words, _without_value(text)))
+    usage = "--cache-config option format is '<cache name>,<setting>=<value>'."
+    return CacheSetting(cache, *_assignment(rest, usage, _without_value(text)))
 
 
 def host_policy(text: str) -> HostPolicy:
-    words = "--host-policy option format is '<policy name>,<setting>=<value>'."
+    usage = "--host-policy option format is '<policy name>,<setting>=<value>'."
     name, comma, rest = text.partition(",")
     if not comma or not name:
-        raise ValueError(f"{words} Got {text}")
-    setting, value = _assignment(rest, words, text)
+        raise ValueError(f"{usage} Got {text}")
+    setting, value = _assignment(rest, usage, text)
     if setting not in ("numa-node", "cpu-cores"):
         raise ValueError(
-            f"Unsupported host policy setting '{setting}' is specified, supported settings are 'numa-node', 'cpu-cores'"
+            f"Unsupported host policy setting '{setting}' is specified,"
+            " supported settings are 'numa-node', 'cpu-cores'"
         )
     if setting == "numa-node":
         if integer(value) < 0:
             raise ValueError(
-                f"--host-policy: numa-node must be a number of a node, 0 or above. Got {text}"
+                f"--host-policy: numa-node must be a node number, 0 or greater. Got {text}"
             )
     else:
         core_list(value)
@@ -159,7 +159,7 @@ def host_policy(text: str) -> HostPolicy:
 
 
 def core_list(text: str) -> list[int]:
-    """`0-3` or `0,2,4-7`."""
+    """Parses core ids such as `0-3` or `0,2,4-7` into a sorted list."""
     cores: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -169,21 +169,26 @@ def core_list(text: str) -> list[int]:
             or int(last or first) > MAX_CORE
         ):
             raise ValueError(
-                f"--host-policy: cpu-cores must be ranges of core ids such as 0-3 or 0,2,4-7. Got {text}"
+                "--host-policy: cpu-cores must be a list of core ids or ranges such as 0-3 or"
+                f" 0,2,4-7. Got {text}"
             )
         cores.update(range(int(first), int(last or first) + 1))
     return sorted(cores)
 
 
 def restriction(flag: str, noun: str) -> Callable[[str], Restriction]:
-    """--http-restricted-api speaks of apis, --grpc-restricted-protocol of protocols."""
+    """Returns the parser of a restriction flag.
+
+    `noun` is what Triton's message calls a category: "api" for --http-restricted-api, "protocol"
+    for --grpc-restricted-protocol.
+    """
 
     def parse_restriction(text: str) -> Restriction:
-        words = f"--{flag} option format is '<config name>:<setting>=<value>'."
+        usage = f"--{flag} option format is '<config name>:<setting>=<value>'."
         names, colon, rest = text.partition(":")
         if not colon or not names:
-            raise ValueError(f"{words} Got {_without_value(text)}")
-        key, value = _assignment(rest, words, _without_value(text))
+            raise ValueError(f"{usage} Got {_without_value(text)}")
+        key, value = _assignment(rest, usage, _without_value(text))
         categories = tuple(names.split(","))
         for category in categories:
             if category not in RESTRICTED_CATEGORIES:
@@ -196,8 +201,10 @@ def restriction(flag: str, noun: str) -> Callable[[str], Restriction]:
 def rate_limit_resource(text: str) -> ResourceLimit:
     parts = text.split(":")
     if len(parts) not in (2, 3):
-        words = "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'."
-        raise ValueError(f"{words} Got {text}")
+        raise ValueError(
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or"
+            f" '<resource_name>:<count>'. Got {text}"
+        )
     return ResourceLimit(parts[0], *(integer(part) for part in parts[1:]))
 
 
@@ -221,16 +228,17 @@ def port_range(text: str) -> PortRange:
     return PortRange(integer(low), integer(high))
 
 
-def _assignment(text: str, words: str, got: str) -> tuple[str, str]:
+def _assignment(text: str, usage: str, shown: str) -> tuple[str, str]:
+    """Splits `setting=value`. `shown` is the option's text as the error message may show it."""
     setting, _, value = text.partition("=")
     if not setting or not value:
-        raise ValueError(f"{words} Got {got}")
+        raise ValueError(f"{usage} Got {shown}")
     return setting, value
 
 
 def _pair(text: str, separator: str) -> tuple[str, str]:
-    first, found, second = text.partition(separator)
-    if not found:
+    first, has_separator, second = text.partition(separator)
+    if not has_separator:
         raise ValueError(
             "Cannot parse pair option due to incorrect number of inputs."
             f"--<pair option> argument requires format <first>{separator}<second>. Found: {text}"
@@ -239,10 +247,13 @@ def _pair(text: str, separator: str) -> tuple[str, str]:
 
 
 def _unknown_trace_mode(mode: str) -> str:
-    return f'invalid value for trace mode option: {mode}. Available options are "triton" and "opentelemetry"'
+    return (
+        f"invalid value for trace mode option: {mode}."
+        ' Available options are "triton" and "opentelemetry"'
+    )
 
 
 def _without_value(text: str) -> str:
-    """What was typed, but for what may be a password."""
+    """Returns the option's text with its value, which may be a password, masked."""
     setting, equals, value = text.partition("=")
     return f"{setting}={'***' if value else ''}" if equals else setting

@@ -1,8 +1,10 @@
-"""Options that are right one by one but not together.
+"""Checks that options which are valid one by one are also valid together.
 
-Rule: `check_consistency` knows only the options, and its errors are about the command line;
-      `check_creation` says what Triton says when it creates the server. Whether directories exist
-      and ports are free is found out by whoever opens them.
+`check_consistency` rejects a contradictory command line. `check_creation` raises the errors that
+Triton raises when it creates the server.
+
+Rule: only the options are checked here. The code that opens a directory or a port reports that it
+      is missing or in use.
 """
 
 from __future__ import annotations
@@ -49,25 +51,22 @@ def _check_endpoints(settings: Settings) -> None:
         ("GRPC", settings.allow_grpc, settings.grpc_address, settings.grpc_port),
         ("metrics", settings.allow_metrics, settings.metrics_address, settings.metrics_port),
     ]
-    for (name, is_allowed, address, port), (
-        other_name,
-        other_is_allowed,
-        other_address,
-        other_port,
-    ) in combinations(endpoints, 2):
-        if is_allowed and other_is_allowed and port == other_port != 0 and address == other_address:
+    allowed = [(name, address, port) for name, is_allowed, address, port in endpoints if is_allowed]
+    for (name, address, port), (other_name, other_address, other_port) in combinations(allowed, 2):
+        if port == other_port != 0 and address == other_address:
             raise OptionError(
-                f"The server cannot listen to {name} requests and {other_name} requests at the same address and port {address}:{port}"
+                f"The server cannot listen to {name} requests and {other_name} requests"
+                f" at the same address and port {address}:{port}"
             )
 
 
 def _check_restrictions(flag: str, noun: str, restrictions: tuple[Restriction, ...]) -> None:
     seen: set[str] = set()
-    for category in (
-        category for restriction in restrictions for category in restriction.categories
-    ):
-        if category in seen:
-            raise OptionError(
-                f"Bad option: \"--{flag}\".\nrestricted {noun} '{category}' can not be specified in multiple config groups"
-            )
-        seen.add(category)
+    for restriction in restrictions:
+        for category in restriction.categories:
+            if category in seen:
+                raise OptionError(
+                    f'Bad option: "--{flag}".\n'
+                    f"restricted {noun} '{category}' can not be specified in multiple config groups"
+                )
+            seen.add(category)

@@ -1,8 +1,9 @@
-"""Triton's old flags, folded into the ones that replaced them, with Triton's warnings.
+"""Replaces Triton's deprecated options by the options that superseded them.
 
-In:  the values that were set. Out: the same, with the new options in place of the old; warnings for
-     the log.
-Rule: after this, the server never looks at a deprecated option.
+In:  the option values that were set.
+Out: the same values with new options in place of deprecated ones, and Triton's warnings for the
+     log.
+Rule: no other part of the server reads a deprecated option.
 """
 
 from __future__ import annotations
@@ -22,26 +23,28 @@ _TRACE = {
 
 
 def replace_deprecated(values: dict[str, Any]) -> list[str]:
-    """Changes `values`, which are keyed by option name."""
+    """Updates `values`, which are keyed by option name, and returns the warnings."""
     warnings = []
     if "strict-model-config" in values:
         strict = values.pop("strict-model-config")
         values.setdefault("disable-auto-complete-config", strict)
         warnings.append(
-            "'--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
+            "'--strict-model-config' has been deprecated!"
+            " Please use '--disable-auto-complete-config' instead."
         )
     if "response-cache-byte-size" in values:
         warnings.append(_replace_cache_size(values))
     for name, (mode, setting, replacement) in _TRACE.items():
         if name in values:
-            given = values.pop(name)
-            for value in given if isinstance(given, tuple) else (given,):
+            old = values.pop(name)
+            for value in old if isinstance(old, tuple) else (old,):
                 values["trace-config"] = (
                     *values.get("trace-config", ()),
                     TraceSetting(mode, setting, str(value)),
                 )
             warnings.append(
-                f"'--{name}' has been deprecated and will be removed in future releases. Please use '--trace-config {replacement}' instead."
+                f"'--{name}' has been deprecated and will be removed in future releases."
+                f" Please use '--trace-config {replacement}' instead."
             )
     return warnings
 
@@ -49,12 +52,14 @@ def replace_deprecated(values: dict[str, Any]) -> list[str]:
 def _replace_cache_size(values: dict[str, Any]) -> str:
     if "cache-config" in values:
         raise OptionError(
-            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other."
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided."
+            " Please provide one or the other."
         )
     size = values.pop("response-cache-byte-size")
     values["cache-config"] = (CacheSetting("local", "size", str(size)),)
     return (
-        "'--response-cache-byte-size' has been deprecated! This will default to the 'local' cache implementation with the provided"
-        " byte size for its config. Please use '--cache-config' instead. The equivalent --cache-config CLI args would be:"
+        "'--response-cache-byte-size' has been deprecated! This will default to the 'local' cache"
+        " implementation with the provided byte size for its config. Please use '--cache-config'"
+        " instead. The equivalent --cache-config CLI args would be:"
         f" '--cache-config=local,size={size}'"
     )

@@ -1,7 +1,7 @@
-"""Options that are accepted, checked and carried, but change nothing: the one place that says so.
+"""Lists the options that are accepted and validated but have no effect.
 
-A feature that arrives deletes its rows here. Setting such an option to something else than its
-default is one warning at start; the rest of the server need not know.
+Setting such an option to a value other than its default logs one warning at start. The rest of the
+server does not treat these options specially. Delete an option's row when you implement it.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-LATER = " in this version"
+NOT_YET = " in this version"
 
 WITHOUT_EFFECT: dict[str, str] = {
-    # Features to come.
-    "allow-sagemaker": LATER,
-    "sagemaker-port": LATER,
-    "sagemaker-safe-port-range": LATER,
-    "allow-vertex-ai": LATER,
-    "vertex-ai-port": LATER,
-    "vertex-ai-default-model": LATER,
-    "repoagent-directory": LATER,
-    "min-supported-compute-capability": LATER,
-    # What has no counterpart here.
+    # Not implemented yet.
+    "allow-sagemaker": NOT_YET,
+    "sagemaker-port": NOT_YET,
+    "sagemaker-safe-port-range": NOT_YET,
+    "allow-vertex-ai": NOT_YET,
+    "vertex-ai-port": NOT_YET,
+    "vertex-ai-default-model": NOT_YET,
+    "repoagent-directory": NOT_YET,
+    "min-supported-compute-capability": NOT_YET,
+    # Naiad's design has nothing that these options could control.
     "enable-peer-access": ": each model's process manages its own GPU memory",
     "http-thread-count": ": one event loop serves all connections",
     "grpc-infer-thread-count": ": one event loop serves all connections",
@@ -38,9 +38,12 @@ WITHOUT_EFFECT: dict[str, str] = {
 
 
 def warnings_about(changed: Mapping[str, Any]) -> list[str]:
-    """`changed`: the options that are not at their defaults, by name."""
+    """Returns one warning for each option without effect in `changed`.
+
+    `changed` maps the names of the options that do not have their default to their values.
+    """
     return [
-        f"--{name} is accepted but has no effect{why}"
-        for name, why in WITHOUT_EFFECT.items()
+        f"--{name} is accepted but has no effect{reason}"
+        for name, reason in WITHOUT_EFFECT.items()
         if name in changed
     ]

@@ -1,4 +1,4 @@
-"""What --metrics-config asks for: which of Triton's latency metrics are shown, and with which
+"""Reads --metrics-config: which of Triton's latency metrics are exported, and with which
 quantiles."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LatencyMetrics(msgspec.Struct, frozen=True):
         (0.99, 0.001),
         (0.999, 0.001),
     )
-    """(quantile, allowed error of its rank)"""
+    """Pairs of a quantile and the allowed error of its rank."""
 
 
 _SWITCHES = {
@@ -33,19 +33,21 @@ _SWITCHES = {
 
 
 def latency_metrics(entries: Iterable[MetricsSetting]) -> LatencyMetrics:
-    """The last entry of a setting wins. Raises ValueError for a wrong value; unknown settings are
-    none of ours, as under Triton."""
-    chosen = LatencyMetrics()
+    """Combines the entries; the last entry of a setting wins.
+
+    Raises ValueError for an invalid value. Ignores unknown settings, as Triton does.
+    """
+    metrics = LatencyMetrics()
     for entry in entries:
         if entry.setting in _SWITCHES:
-            chosen = msgspec.structs.replace(
-                chosen, **{_SWITCHES[entry.setting]: boolean(entry.value)}
+            metrics = msgspec.structs.replace(
+                metrics, **{_SWITCHES[entry.setting]: boolean(entry.value)}
             )
         elif entry.setting == "summary_quantiles":
-            chosen = msgspec.structs.replace(
-                chosen, quantiles=tuple(_quantile(part) for part in entry.value.split(","))
+            metrics = msgspec.structs.replace(
+                metrics, quantiles=tuple(_quantile(part) for part in entry.value.split(","))
             )
-    return chosen
+    return metrics
 
 
 def _quantile(text: str) -> tuple[float, float]:
@@ -56,6 +58,6 @@ def _quantile(text: str) -> tuple[float, float]:
         pair = (-1.0, -1.0)
     if not colon or not all(0 <= number <= 1 for number in pair):
         raise ValueError(
-            f"summary_quantiles takes <quantile>:<error>,... with numbers from 0 to 1. Got {text}"
+            f"summary_quantiles must be <quantile>:<error>,... with numbers from 0 to 1. Got {text}"
         )
     return pair

@@ -1,4 +1,4 @@
-"""What the logging options mean for naiad.log."""
+"""Converts the logging options to the settings of naiad.log."""
 
 from __future__ import annotations
 

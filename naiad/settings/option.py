@@ -1,8 +1,8 @@
-"""What an option is: declared once as `name: Annotated[type, GROUP("help", ...)] = default` in
-naiad.settings.settings.
+"""Defines what an option is.
 
-From that one line come the flag, the environment variable, its place in the help, its row in
-docs/settings.md and the typed field.
+An option is declared once, as a struct field `name: Annotated[type, GROUP("help", ...)] = default`.
+The flag, the environment variable, the entry in --help, the row in the documentation and the typed
+field all derive from that declaration. `declared_options` reads the declarations of a struct.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from naiad.settings.value import boolean, integer, real, string
 
 
 class Flag(msgspec.Struct, frozen=True):
-    """What a declaration says beyond name, type and default."""
+    """The part of a declaration that is not name, type or default."""
 
     group: str
     help: str
@@ -25,11 +25,11 @@ class Flag(msgspec.Struct, frozen=True):
     metavar: str
     aliases: tuple[str, ...]
     is_switch: bool
-    """Takes no value: being there means true."""
+    """True if the flag has no value; its presence means true."""
     is_extension: bool
-    """Ours, unknown to tritonserver."""
-    default_words: str
-    """For a default that depends on something else."""
+    """True if the flag is Naiad's own, i.e. the tool that Naiad imitates does not have it."""
+    default_text: str
+    """Description of the default, for a default that depends on something else."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -44,20 +44,20 @@ class Group(msgspec.Struct, frozen=True):
         aliases: tuple[str, ...] = (),
         is_switch: bool = False,
         is_extension: bool = False,
-        default_words: str = "",
+        default_text: str = "",
     ) -> Flag:
         return Flag(
-            self.title, help, parse, metavar, aliases, is_switch, is_extension, default_words
+            self.title, help, parse, metavar, aliases, is_switch, is_extension, default_text
         )
 
 
 class Option(msgspec.Struct, frozen=True):
     name: str
-    """As on the command line, without the dashes."""
+    """The flag without its dashes."""
     field: str
     flag: Flag
     parse: Callable[[str], Any]
-    """Of one occurrence."""
+    """Parses the text of one occurrence of the flag."""
     is_repeated: bool
     default: Any
     metavar: str
@@ -67,23 +67,21 @@ class Option(msgspec.Struct, frozen=True):
         return f"NAIAD_{self.field.upper()}"
 
     @property
-    def default_words(self) -> str:
-        if self.flag.default_words:
-            return self.flag.default_words
+    def default_text(self) -> str:
+        if self.flag.default_text:
+            return self.flag.default_text
         if isinstance(self.default, bool):
             return "" if self.flag.is_switch else str(self.default).lower()
-        return (
-            ""
-            if self.default in (None, (), "")
-            else f"{self.default:.16g}"
-            if isinstance(self.default, float)
-            else str(self.default)
-        )
+        if self.default in (None, (), ""):
+            return ""
+        return f"{self.default:.16g}" if isinstance(self.default, float) else str(self.default)
 
 
 class OptionError(Exception):
-    """A wrong command line, environment variable or line of the config file; the message is for the
-    person who wrote it."""
+    """A flag, an environment variable or an entry of the config file is invalid.
+
+    The message is shown to the user.
+    """
 
 
 PARSERS: dict[Any, tuple[Callable[[str], Any], str]] = {
@@ -95,7 +93,7 @@ PARSERS: dict[Any, tuple[Callable[[str], Any], str]] = {
 
 
 def declared_options(struct: type[msgspec.Struct]) -> dict[str, Option]:
-    """In order of declaration, by name."""
+    """Returns the options of `struct` by name, in the order of declaration."""
     hints = typing.get_type_hints(struct, include_extras=True)
     options: dict[str, Option] = {}
     for field, default in zip(struct.__struct_fields__, struct.__struct_defaults__, strict=True):

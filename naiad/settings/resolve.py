@@ -1,8 +1,9 @@
-"""Command line, environment and config file -> one `Settings`, with the warnings that belong to it.
+"""Combines command line, environment and config file into one `Settings`.
 
-In:  texts by option name from each source; the first source that has an option wins: command line,
-     environment, config file.
-Out: Settings whose fields agree with each other, or an OptionError in Triton's words.
+In:  for each source, the texts by option name. The command line overrides the environment, and the
+     environment overrides the config file.
+Out: `Settings` that are valid together, and warnings for the log. Invalid input raises OptionError
+     with Triton's message.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from naiad.settings.settings import Settings
 OPTIONS: dict[str, Option] = declared_options(Settings)
 
 TRITONSERVER_DEFAULTS = {"http-address": "0.0.0.0", "grpc-address": "0.0.0.0"}
-"""Where the `tritonserver` command differs from `naiad serve`."""
+"""The defaults of the `tritonserver` command that differ from those of `naiad serve`."""
 
 
 class Resolved(msgspec.Struct, frozen=True):
@@ -47,14 +48,14 @@ def resolve(
             )
     if values.get("config-file"):
         values = read_config_file(values["config-file"]) | values
-    given = {**(defaults or {}), **_environment_defaults(environ), **values}
-    warnings = replace_deprecated(given)
-    settings = Settings(**{OPTIONS[name].field: value for name, value in given.items()})
+    values = {**(defaults or {}), **_environment_defaults(environ), **values}
+    warnings = replace_deprecated(values)
+    settings = Settings(**{OPTIONS[name].field: value for name, value in values.items()})
     settings = msgspec.structs.replace(
         settings, metrics_address=settings.metrics_address or settings.http_address
     )
     check_consistency(settings)
-    changed = {name: value for name, value in given.items() if value != OPTIONS[name].default}
+    changed = {name: value for name, value in values.items() if value != OPTIONS[name].default}
     return Resolved(settings, warnings + warnings_about(changed))
 
 
@@ -79,7 +80,11 @@ def read_config_file(path: str) -> dict[str, Any]:
 
 
 def find_option(name: str, place: str) -> Option:
-    """By its own name or an alias; otherwise the error names the nearest one."""
+    """Returns the option with this name or alias.
+
+    Raises OptionError, which suggests the option with the most similar name. `place` describes
+    where the name was found.
+    """
     for option in OPTIONS.values():
         if name == option.name or name in option.flag.aliases:
             return option
@@ -87,7 +92,7 @@ def find_option(name: str, place: str) -> Option:
 
 
 def suggestion(name: str) -> str:
-    # only for an error: it costs more to import than the options to parse
+    # Imported only when there is an error: the import takes longer than parsing the options.
     from difflib import get_close_matches
 
     known = [
@@ -112,12 +117,13 @@ def _toml_text(item: object, key: str, path: str) -> str:
     if isinstance(item, str | int | float):
         return str(item)
     raise OptionError(
-        f"'{key}' in the config file '{path}' must be a text, a number, a boolean or a list of these"
+        f"'{key}' in the config file '{path}' must be a string, a number, a boolean or a list of"
+        " these"
     )
 
 
 def _environment_defaults(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Vertex AI tells its containers where to listen."""
+    """Returns the defaults that Vertex AI sets through environment variables of the container."""
     if environ.get("AIP_MODE") != "PREDICTION":
         return {}
     values: dict[str, Any] = {"allow-vertex-ai": True}

@@ -1,9 +1,9 @@
-"""Every option of the server, declared once: name (the flag is the same with dashes), type, group,
-help, default.
+"""Declares every option of the server: name, type, group, help text and default.
 
-The flags are Triton's, spelled as Triton spells them; those marked is_extension are ours. What is
-accepted but does nothing yet is listed in naiad.settings.effect. The command line, the environment,
-the config file and docs/settings.md derive from here.
+The flag is the field's name with dashes. The flags are Triton's, spelled as Triton spells them,
+except those marked is_extension. naiad.settings.effect lists the options that have no effect yet.
+The command line, the environment variables, the config file and docs/settings.md derive from these
+declarations.
 """
 
 from __future__ import annotations
@@ -53,14 +53,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     exit_timeout_secs: Annotated[
         int,
         SERVER(
-            "At shutdown, how long to wait for requests in flight before the server exits anyway.",
+            "Maximum time to wait at shutdown for requests in flight, in seconds.",
             parse=count,
         ),
     ] = 30
     drain_delay_secs: Annotated[
         float,
         SERVER(
-            "At shutdown, how long to go on accepting requests while already reported as not ready, so that load balancers notice.",
+            "Time at shutdown, in seconds, during which the server still accepts requests but "
+            "already reports that it is not ready, so that load balancers stop sending requests.",
             parse=seconds,
             is_extension=True,
         ),
@@ -68,31 +69,42 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     busy_poll_us: Annotated[
         int,
         SERVER(
-            "While requests come one at a time, how long the server stays awake for the next event instead of sleeping, in microseconds. "
-            "A client that waits for each response before it sends the next request gets its responses sooner, at the cost of the CPU "
-            "that the waits use. 0 turns it off.",
+            "While requests arrive one at a time, poll for the next event for up to this many "
+            "microseconds before sleeping. Lowers latency for clients that send one request at a "
+            "time, at the cost of CPU. 0 turns polling off.",
             parse=count,
             is_extension=True,
         ),
     ] = 200
+    fast_paths: Annotated[
+        bool,
+        SERVER(
+            "Let HTTP and gRPC inference requests that repeat an earlier request except for their "
+            "data skip most of parsing and validation. Responses are the same either way; false "
+            "helps to find out whether a problem lies there.",
+            is_extension=True,
+        ),
+    ] = True
     direct_calls: Annotated[
         bool,
         SERVER(
-            "Let a model that keeps calling another one (BLS) call its worker directly, without passing the server.",
+            "Let a model that keeps calling another one (BLS) call its worker directly, without "
+            "passing through the server.",
             is_extension=True,
         ),
     ] = True
     ensemble_relay: Annotated[
         bool,
         SERVER(
-            "Let a batch of an ensemble's requests go on from one step to the next as one batch.",
+            "Let a batch of an ensemble's requests move from one step to the next as one batch.",
             is_extension=True,
         ),
     ] = True
     config_file: Annotated[
         str,
         SERVER(
-            "TOML file with options: each key is a flag without its dashes. The command line and the environment come first.",
+            "TOML file with options. Each key is a flag without its leading dashes. The command "
+            "line and the environment override the file.",
             metavar="FILE",
             is_extension=True,
         ),
@@ -100,7 +112,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     log_verbose: Annotated[
         int,
-        LOGGING("Verbose level: 0 is off, higher numbers tell more.", parse=value.verbose_level),
+        LOGGING(
+            "Verbosity of the log. 0 turns verbose lines off; higher numbers log more.",
+            parse=value.verbose_level,
+        ),
     ] = 0
     log_info: Annotated[bool, LOGGING("Write INFO lines.")] = True
     log_warning: Annotated[bool, LOGGING("Write WARNING lines.")] = True
@@ -108,13 +123,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: Annotated[
         str,
         LOGGING(
-            "How a line starts: 'default' is LMMDD hh:mm:ss.ssssss, 'ISO8601' is YYYY-MM-DDThh:mm:ssZ L (L is the severity).",
+            "Format of the start of a log line: 'default' is LMMDD hh:mm:ss.ssssss, 'ISO8601' is "
+            "YYYY-MM-DDThh:mm:ssZ L, where L is the severity.",
             parse=value.log_format,
             metavar="default|ISO8601",
         ),
     ] = "default"
     log_file: Annotated[
-        str, LOGGING("Write the log to this file and not to the console.", metavar="FILE")
+        str, LOGGING("Write the log to this file instead of the console.", metavar="FILE")
     ] = ""
     log_json: Annotated[
         bool, LOGGING("Write one JSON object per line, with request ids.", is_extension=True)
@@ -123,7 +139,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model_repository: Annotated[
         tuple[str, ...],
         REPOSITORY(
-            "Directory of models, or its URL: s3://, gs://, as://, hf://. May be repeated; a model that is in two of them is not served.",
+            "Directory of models, or a URL of one: s3://, gs://, as:// or hf://. May be repeated. "
+            "A model that is in two repositories is not served.",
             metavar="DIR",
             aliases=("model-store",),
         ),
@@ -131,60 +148,67 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     repository_cache_directory: Annotated[
         str,
         REPOSITORY(
-            "Where copies of remote repositories are kept.",
+            "Directory for local copies of remote repositories.",
             metavar="DIR",
-            default_words="~/.cache/naiad/repositories",
+            default_text="~/.cache/naiad/repositories",
             is_extension=True,
         ),
     ] = ""
     model: Annotated[
         tuple[str, ...],
         REPOSITORY(
-            "Serve this language model without a repository: a checkpoint folder, a .gguf file, a name of `naiad pull` or a hub id; "
-            "NAME=CHECKPOINT names it. May be repeated.",
+            "Serve a language model without a repository. CHECKPOINT is a checkpoint folder, a "
+            ".gguf file, a name known to `naiad pull` or a Hugging Face hub id. NAME=CHECKPOINT "
+            "sets the model's name. May be repeated.",
             metavar="CHECKPOINT",
             is_extension=True,
         ),
     ] = ()
     exit_on_error: Annotated[
-        bool, REPOSITORY("Exit when a model cannot be loaded at start; false: serve the others.")
+        bool,
+        REPOSITORY(
+            "Exit if a model fails to load at start. If false, serve the models that loaded."
+        ),
     ] = True
     disable_auto_complete_config: Annotated[
         bool,
         REPOSITORY(
-            "Take config.pbtxt as it is: nothing that is missing is completed from the model.",
+            "Use config.pbtxt as it is. Do not complete missing fields from the model.",
             is_switch=True,
         ),
     ] = False
     strict_readiness: Annotated[
         bool,
         REPOSITORY(
-            "The server is ready only when all models are; false: as soon as it answers requests."
+            "Report the server as ready only when all models are ready. If false, report it as "
+            "ready as soon as it responds to requests."
         ),
     ] = True
     model_control_mode: Annotated[
         str,
         REPOSITORY(
-            "Which models are loaded, and when. none: all, at start. poll: all, and changes on disk are followed. "
-            "explicit: those of --load-model, and then what the load and unload requests ask for.",
+            "Which models are loaded, and when. none: all models at start. poll: all models at "
+            "start, then the repository is polled for changes. explicit: the models given by "
+            "--load-model at start, then those that load and unload requests name.",
             parse=value.choice("model-control-mode", "none", "poll", "explicit"),
             metavar="none|poll|explicit",
         ),
     ] = "none"
     repository_poll_secs: Annotated[
-        int, REPOSITORY("Time between two looks at the repository in poll mode.", parse=count)
+        int, REPOSITORY("Interval between polls of the repository, in seconds.", parse=count)
     ] = 15
     load_model: Annotated[
         tuple[str, ...],
         REPOSITORY(
-            "Model to load at start in explicit mode. May be repeated; '*' alone means all models.",
+            "Model to load at start in explicit mode. May be repeated. '*', which must be the only "
+            "one, loads all models.",
             metavar="MODEL",
         ),
     ] = ()
     model_config_name: Annotated[
         str,
         REPOSITORY(
-            "Use configs/NAME.pbtxt of a model in place of its config.pbtxt, where there is one.",
+            "Use a model's configs/NAME.pbtxt, if it exists, instead of its config.pbtxt.",
             parse=value.model_config_name,
             metavar="NAME",
         ),
@@ -192,16 +216,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model_load_thread_count: Annotated[
         int,
         REPOSITORY(
-            "How many models are loaded at the same time.", parse=value.at_least(1, value.integer)
+            "Maximum number of models that are loaded concurrently.",
+            parse=value.at_least(1, value.integer),
         ),
     ] = 4
     model_load_retry_count: Annotated[
-        int, REPOSITORY("How often a load that failed is tried again.", parse=count)
+        int, REPOSITORY("Number of times a failed load is retried.", parse=count)
     ] = 0
     model_namespacing: Annotated[
         bool,
         REPOSITORY(
-            "Serve models of the same name from different repositories, told apart by their namespace."
+            "Serve models with the same name from different repositories, distinguished by their "
+            "namespaces."
         ),
     ] = False
     enable_peer_access: Annotated[
@@ -211,8 +237,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_max_restarts: Annotated[
         int,
         WORKERS(
-            "More deaths of a model's worker than this within --worker-restart-window-secs are a crash loop: "
-            "the model is unavailable and retried only now and then.",
+            "A worker that dies more often than this within --worker-restart-window-secs is in a "
+            "crash loop: its model becomes unavailable, and the worker is restarted only "
+            "occasionally.",
             parse=count,
             is_extension=True,
         ),
@@ -220,7 +247,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     worker_restart_window_secs: Annotated[
         float,
         WORKERS(
-            "The time in which restarts are counted for --worker-max-restarts.",
+            "Time in which deaths of a worker are counted for --worker-max-restarts, in seconds.",
             parse=value.above_zero,
             is_extension=True,
         ),
@@ -228,7 +255,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_execution_timeout_secs: Annotated[
         float,
         WORKERS(
-            "Kill a worker whose execute takes longer than this, for models that set no limit of their own. 0: never.",
+            "Kill a worker whose execute call takes longer than this, in seconds, unless its model "
+            "sets a limit of its own. 0 means no limit.",
             parse=seconds,
             is_extension=True,
         ),
@@ -240,29 +268,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         HTTP(
             "Address to listen on for HTTP.",
             metavar="ADDRESS",
-            default_words="127.0.0.1; tritonserver: 0.0.0.0",
+            default_text="127.0.0.1; tritonserver: 0.0.0.0",
         ),
     ] = "127.0.0.1"
     http_port: Annotated[
         int,
-        HTTP("Port to listen on for HTTP; 0 takes a free one.", parse=value.port, metavar="PORT"),
+        HTTP(
+            "Port to listen on for HTTP. 0 selects a free port.", parse=value.port, metavar="PORT"
+        ),
     ] = 8000
     reuse_http_port: Annotated[
-        bool, HTTP("Let several servers listen on the same HTTP port; all of them must set this.")
+        bool,
+        HTTP("Allow several servers to listen on the same HTTP port. All of them must set this."),
     ] = False
     http_header_forward_pattern: Annotated[
         str,
         HTTP(
-            "Headers whose names match this regular expression become request parameters.",
+            "Forward headers whose names match this regular expression as request parameters.",
             parse=value.pattern,
             metavar="REGEX",
         ),
     ] = ""
-    http_thread_count: Annotated[int, HTTP("Threads that handle HTTP requests.")] = 8
+    http_thread_count: Annotated[int, HTTP("Number of threads that handle HTTP requests.")] = 8
     http_max_input_size: Annotated[
         int,
         HTTP(
-            "Largest request body, in bytes, also after decompression.",
+            "Maximum size of a request body, before and after decompression.",
             parse=value.http_max_input_size,
             metavar="BYTES",
         ),
@@ -270,7 +301,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http_restricted_api: Annotated[
         tuple[Restriction, ...],
         HTTP(
-            "Refuse requests to these APIs without the header KEY: VALUE. May be repeated. "
+            "Reject requests to these APIs that lack the header KEY: VALUE. May be repeated. "
             f"APIs: {', '.join(compound.RESTRICTED_CATEGORIES)}.",
             parse=compound.restriction("http-restricted-api", "api"),
             metavar="API,...:KEY=VALUE",
@@ -278,21 +309,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     http_use_ssl: Annotated[bool, HTTP("Serve HTTPS.", is_extension=True)] = False
     http_use_ssl_mutual: Annotated[
-        bool, HTTP("Serve HTTPS and ask clients for a certificate.", is_extension=True)
+        bool, HTTP("Serve HTTPS and require a client certificate.", is_extension=True)
     ] = False
     http_server_cert: Annotated[
-        str, HTTP("Certificate of the server, PEM.", metavar="FILE", is_extension=True)
+        str, HTTP("Server certificate, as PEM.", metavar="FILE", is_extension=True)
     ] = ""
     http_server_key: Annotated[
-        str, HTTP("Private key of the server, PEM.", metavar="FILE", is_extension=True)
+        str, HTTP("Private key of the server, as PEM.", metavar="FILE", is_extension=True)
     ] = ""
     http_root_cert: Annotated[
-        str, HTTP("Certificates that sign the clients', PEM.", metavar="FILE", is_extension=True)
+        str,
+        HTTP("CA certificates for client certificates, as PEM.", metavar="FILE", is_extension=True),
     ] = ""
     http_max_connections: Annotated[
         int,
         HTTP(
-            "Open HTTP connections; further ones are answered 503.",
+            "Maximum number of open HTTP connections. Further connections get status 503.",
             parse=value.at_least(1, value.integer),
             is_extension=True,
         ),
@@ -300,7 +332,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_header_count: Annotated[
         int,
         HTTP(
-            "Header fields of one request; more are answered 431.",
+            "Maximum number of header fields in a request. Requests with more get status 431.",
             parse=value.at_least(1, value.integer),
             is_extension=True,
         ),
@@ -308,7 +340,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http_max_header_size: Annotated[
         int,
         HTTP(
-            "Bytes of a request's first line and headers together; more are answered 431.",
+            "Maximum size of a request line and its headers together. Larger requests get status "
+            "431.",
             parse=value.at_least(256, value.integer),
             metavar="BYTES",
             is_extension=True,
@@ -317,7 +350,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http_request_timeout_secs: Annotated[
         float,
         HTTP(
-            "Time to receive a request, from its first byte on, else 408; a body that keeps coming at a fair rate gets more.",
+            "Maximum time to receive a request, counted from its first byte, in seconds. A slower "
+            "request gets status 408. The limit is extended while the body arrives at a reasonable "
+            "rate.",
             parse=value.above_zero,
             is_extension=True,
         ),
@@ -325,7 +360,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http_keepalive_timeout_secs: Annotated[
         float,
         HTTP(
-            "An idle connection is closed after this time.",
+            "Close a connection after it has been idle for this many seconds.",
             parse=value.above_zero,
             is_extension=True,
         ),
@@ -337,20 +372,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         GRPC(
             "Address to listen on for gRPC.",
             metavar="ADDRESS",
-            default_words="127.0.0.1; tritonserver: 0.0.0.0",
+            default_text="127.0.0.1; tritonserver: 0.0.0.0",
         ),
     ] = "127.0.0.1"
     grpc_port: Annotated[
         int,
-        GRPC("Port to listen on for gRPC; 0 takes a free one.", parse=value.port, metavar="PORT"),
+        GRPC(
+            "Port to listen on for gRPC. 0 selects a free port.", parse=value.port, metavar="PORT"
+        ),
     ] = 8001
     reuse_grpc_port: Annotated[
-        bool, GRPC("Let several servers listen on the same gRPC port; all of them must set this.")
+        bool,
+        GRPC("Allow several servers to listen on the same gRPC port. All of them must set this."),
     ] = False
     grpc_header_forward_pattern: Annotated[
         str,
         GRPC(
-            "Metadata whose keys match this regular expression becomes request parameters.",
+            "Forward metadata whose keys match this regular expression as request parameters.",
             parse=value.pattern,
             metavar="REGEX",
         ),
@@ -358,29 +396,33 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_infer_thread_count: Annotated[
         int,
         GRPC(
-            "Threads that handle gRPC inference requests, 2 to 128.",
+            "Number of threads that handle gRPC inference requests, from 2 to 128.",
             parse=value.grpc_infer_thread_count,
         ),
     ] = 2
     grpc_infer_allocation_pool_size: Annotated[
-        int, GRPC("Request and response objects kept for reuse.")
+        int, GRPC("Maximum number of request and response objects kept for reuse.")
     ] = 8
     grpc_max_response_pool_size: Annotated[
-        int, GRPC("Response objects kept for reuse by one stream.", default_words="unlimited")
+        int,
+        GRPC(
+            "Maximum number of response objects that one stream keeps for reuse.",
+            default_text="unlimited",
+        ),
     ] = value.INT32_MAX
     grpc_use_ssl: Annotated[bool, GRPC("Serve gRPC over TLS.")] = False
     grpc_use_ssl_mutual: Annotated[
-        bool, GRPC("Serve gRPC over TLS and ask clients for a certificate.")
+        bool, GRPC("Serve gRPC over TLS and require a client certificate.")
     ] = False
-    grpc_server_cert: Annotated[str, GRPC("Certificate of the server, PEM.", metavar="FILE")] = ""
-    grpc_server_key: Annotated[str, GRPC("Private key of the server, PEM.", metavar="FILE")] = ""
+    grpc_server_cert: Annotated[str, GRPC("Server certificate, as PEM.", metavar="FILE")] = ""
+    grpc_server_key: Annotated[str, GRPC("Private key of the server, as PEM.", metavar="FILE")] = ""
     grpc_root_cert: Annotated[
-        str, GRPC("Certificates that sign the clients', PEM.", metavar="FILE")
+        str, GRPC("CA certificates for client certificates, as PEM.", metavar="FILE")
     ] = ""
     grpc_infer_response_compression_level: Annotated[
         str,
         GRPC(
-            "Compress inference responses for clients that can read them.",
+            "Compress inference responses for clients that accept compression.",
             parse=value.choice(
                 "grpc_infer_response_compression_level", "none", "low", "medium", "high"
             ),
@@ -390,39 +432,49 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_keepalive_time: Annotated[
         int,
         GRPC(
-            "Ping a client that has been silent for this long.", parse=count, metavar="MILLISECONDS"
+            "Send a ping to a client that has been silent for this long.",
+            parse=count,
+            metavar="MILLISECONDS",
         ),
     ] = 7_200_000
     grpc_keepalive_timeout: Annotated[
         int,
         GRPC(
-            "Close the connection when that ping is not answered within this time.",
+            "Close the connection if the client does not acknowledge that ping within this time.",
             parse=count,
             metavar="MILLISECONDS",
         ),
     ] = 20_000
     grpc_keepalive_permit_without_calls: Annotated[
-        bool, GRPC("Ping also when no call is in flight.")
+        bool, GRPC("Send these pings even while no call is in flight.")
     ] = False
     grpc_http2_max_pings_without_data: Annotated[
         int,
-        GRPC("Pings sent in a row while there is nothing else to send; 0: no limit.", parse=count),
+        GRPC(
+            "Maximum number of pings to send in a row without sending data. 0 means no limit.",
+            parse=count,
+        ),
     ] = 2
     grpc_http2_min_recv_ping_interval_without_data: Annotated[
         int,
         GRPC(
-            "Pings from a client without calls that come faster than this are bad pings.",
+            "Minimum interval between pings from a client that has no calls. A ping that arrives "
+            "sooner counts as a bad ping.",
             parse=count,
             metavar="MILLISECONDS",
         ),
     ] = 300_000
     grpc_http2_max_ping_strikes: Annotated[
-        int, GRPC("Bad pings after which a connection is closed; 0: no limit.", parse=count)
+        int,
+        GRPC(
+            "Maximum number of bad pings before the connection is closed. 0 means no limit.",
+            parse=count,
+        ),
     ] = 2
     grpc_max_connection_age: Annotated[
         int,
         GRPC(
-            "Close connections that are older than this; 0: never.",
+            "Close connections that are older than this. 0 means never.",
             parse=count,
             metavar="MILLISECONDS",
         ),
@@ -430,7 +482,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_max_connection_age_grace: Annotated[
         int,
         GRPC(
-            "How long calls of such a connection may still take; 0: as long as they need.",
+            "Maximum time for calls in flight on such a connection to finish. 0 means no limit.",
             parse=count,
             metavar="MILLISECONDS",
         ),
@@ -438,7 +490,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grpc_restricted_protocol: Annotated[
         tuple[Restriction, ...],
         GRPC(
-            "Refuse calls to these protocols without the metadata KEY: VALUE. May be repeated. "
+            "Reject calls to these protocols that lack the metadata KEY: VALUE. May be repeated. "
             f"Protocols: {', '.join(compound.RESTRICTED_CATEGORIES)}.",
             parse=compound.restriction("grpc-restricted-protocol", "protocol"),
             metavar="PROTOCOL,...:KEY=VALUE",
@@ -452,18 +504,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sagemaker_safe_port_range: Annotated[
         PortRange | None,
         SAGEMAKER(
-            "Ports that the other endpoints may use beside SageMaker.",
+            "Ports that the endpoints other than SageMaker's may use.",
             parse=compound.port_range,
             metavar="LOW-HIGH",
         ),
     ] = None
-    sagemaker_thread_count: Annotated[int, SAGEMAKER("Threads that handle SageMaker requests.")] = 8
+    sagemaker_thread_count: Annotated[
+        int, SAGEMAKER("Number of threads that handle SageMaker requests.")
+    ] = 8
 
     allow_vertex_ai: Annotated[
         bool,
-        VERTEX(
-            "Serve Vertex AI's routes.", default_words="true if AIP_MODE=PREDICTION, else false"
-        ),
+        VERTEX("Serve Vertex AI's routes.", default_text="true if AIP_MODE=PREDICTION, else false"),
     ] = False
     vertex_ai_port: Annotated[
         int,
@@ -471,35 +523,39 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "Port to listen on for Vertex AI.",
             parse=value.port,
             metavar="PORT",
-            default_words="AIP_HTTP_PORT, else 8080",
+            default_text="AIP_HTTP_PORT, else 8080",
         ),
     ] = 8080
-    vertex_ai_thread_count: Annotated[int, VERTEX("Threads that handle Vertex AI requests.")] = 8
+    vertex_ai_thread_count: Annotated[
+        int, VERTEX("Number of threads that handle Vertex AI requests.")
+    ] = 8
     vertex_ai_default_model: Annotated[
-        str, VERTEX("Model for requests that name none.", metavar="MODEL")
+        str, VERTEX("Model for requests that do not name a model.", metavar="MODEL")
     ] = ""
 
     allow_metrics: Annotated[bool, METRICS("Serve Prometheus metrics.")] = True
-    allow_gpu_metrics: Annotated[bool, METRICS("Show GPU metrics, where there are GPUs.")] = True
-    allow_cpu_metrics: Annotated[bool, METRICS("Show the load and memory of the host.")] = True
+    allow_gpu_metrics: Annotated[bool, METRICS("Export GPU metrics if there are GPUs.")] = True
+    allow_cpu_metrics: Annotated[bool, METRICS("Export CPU load and memory of the host.")] = True
     metrics_address: Annotated[
         str,
         METRICS(
             "Address to listen on for metrics.",
             metavar="ADDRESS",
-            default_words="the same as --http-address",
+            default_text="the same as --http-address",
         ),
     ] = ""
     metrics_port: Annotated[
         int,
         METRICS(
-            "Port to listen on for metrics; 0 takes a free one.", parse=value.port, metavar="PORT"
+            "Port to listen on for metrics. 0 selects a free port.",
+            parse=value.port,
+            metavar="PORT",
         ),
     ] = 8002
     metrics_interval_ms: Annotated[
         float,
         METRICS(
-            "How often host and GPU readings are taken.",
+            "Interval between readings of host and GPU metrics.",
             parse=value.above_zero,
             metavar="MILLISECONDS",
         ),
@@ -507,8 +563,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_config: Annotated[
         tuple[MetricsSetting, ...],
         METRICS(
-            "counter_latencies=BOOL, histogram_latencies=BOOL, summary_latencies=BOOL or summary_quantiles=QUANTILE:ERROR,... "
-            "May be repeated.",
+            "Latency metrics to export: counter_latencies=BOOL, histogram_latencies=BOOL, "
+            "summary_latencies=BOOL or summary_quantiles=QUANTILE:ERROR,... May be repeated.",
             parse=compound.metrics_config,
             metavar="SETTING=VALUE",
         ),
@@ -517,8 +573,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     trace_config: Annotated[
         tuple[TraceSetting, ...],
         TRACING(
-            "Trace settings: level, rate, count and mode, or those of one mode (triton: file, log-frequency; opentelemetry: url, "
-            "resource, bsp_max_queue_size, bsp_schedule_delay, bsp_max_export_batch_size). May be repeated.",
+            "Trace setting. Without MODE: level, rate, count or mode. With MODE triton: file or "
+            "log-frequency. With MODE opentelemetry: url, resource, bsp_max_queue_size, "
+            "bsp_schedule_delay or bsp_max_export_batch_size. May be repeated.",
             parse=compound.trace_config,
             metavar="[MODE,]SETTING=VALUE",
         ),
@@ -527,36 +584,40 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backend_directory: Annotated[
         str,
         BACKEND(
-            "Where backends written in Python are looked for: DIR/<backend>/model.py.",
+            "Directory of backends written in Python, as DIR/<backend>/model.py.",
             metavar="DIR",
         ),
     ] = "/opt/tritonserver/backends"
     backend_config: Annotated[
         tuple[BackendSetting, ...],
         BACKEND(
-            "Setting of one backend, or of all. May be repeated.",
+            "Setting of one backend, or of all backends if BACKEND is omitted. May be repeated.",
             parse=compound.backend_config,
             metavar="[BACKEND,]SETTING=VALUE",
         ),
     ] = ()
 
-    repoagent_directory: Annotated[
-        str, AGENT("Where repository agents are looked for.", metavar="DIR")
-    ] = "/opt/tritonserver/repoagents"
+    repoagent_directory: Annotated[str, AGENT("Directory of repository agents.", metavar="DIR")] = (
+        "/opt/tritonserver/repoagents"
+    )
 
     cache_config: Annotated[
         tuple[CacheSetting, ...],
-        CACHE("Setting of the response cache, e.g. local,size=1048576. May be repeated.", parse=compound.cache_config,
-              metavar="CACHE,SETTING=VALUE"),
-    ] = ()  # fmt: skip
-    cache_directory: Annotated[str, CACHE("Where caches are looked for.", metavar="DIR")] = (
+        CACHE(
+            "Setting of the response cache, e.g. local,size=1048576. May be repeated.",
+            parse=compound.cache_config,
+            metavar="CACHE,SETTING=VALUE",
+        ),
+    ] = ()
+    cache_directory: Annotated[str, CACHE("Directory of cache plug-ins.", metavar="DIR")] = (
         "/opt/tritonserver/caches"
     )
 
     rate_limit: Annotated[
         str,
         RATE(
-            "off: an instance runs as soon as it is free. execution_count: when its resources are, least used first.",
+            "off: an instance executes as soon as it is free. execution_count: an instance waits "
+            "until its resources are free, and instances that have executed least go first.",
             parse=value.choice("rate-limit", "off", "execution_count"),
             metavar="off|execution_count",
         ),
@@ -564,15 +625,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     rate_limit_resource: Annotated[
         tuple[ResourceLimit, ...],
         RATE(
-            "How much there is of a resource, on every device or on one. May be repeated.",
+            "Amount of a resource on DEVICE, or on every device if DEVICE is omitted. May be "
+            "repeated.",
             parse=compound.rate_limit_resource,
             metavar="NAME:COUNT[:DEVICE]",
-            default_words="as much as the largest model asks for",
+            default_text="the largest amount that a model asks for",
         ),
     ] = ()
 
     pinned_memory_pool_byte_size: Annotated[
-        int, MEMORY("Size of the pool of pinned memory.", parse=value.byte_count, metavar="BYTES")
+        int, MEMORY("Size of the pinned memory pool.", parse=value.byte_count, metavar="BYTES")
     ] = 256 << 20
     cuda_memory_pool_byte_size: Annotated[
         tuple[DeviceBytes, ...],
@@ -591,16 +653,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     min_supported_compute_capability: Annotated[
-        float, MEMORY("GPUs below this compute capability are not used.")
+        float, MEMORY("Do not use GPUs below this compute capability.")
     ] = 6.0
     buffer_manager_thread_count: Annotated[
-        int, MEMORY("Threads that copy tensors.", parse=count)
+        int, MEMORY("Number of threads that copy tensors.", parse=count)
     ] = 0
     host_policy: Annotated[
         tuple[HostPolicy, ...],
         MEMORY(
-            "numa-node=N or cpu-cores=0-3 of a named policy. An instance follows the one that its group names, or that of its kind: "
-            "cpu, model, gpu_0, gpu_1, ... May be repeated.",
+            "Setting of a host policy: numa-node=N or cpu-cores=0-3. An instance follows the "
+            "policy that its instance group names, or else the policy of its kind: cpu, model, "
+            "gpu_0, gpu_1, ... May be repeated.",
             parse=compound.host_policy,
             metavar="NAME,SETTING=VALUE",
         ),
@@ -608,40 +671,47 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model_load_gpu_limit: Annotated[
         tuple[DeviceFraction, ...],
         MEMORY(
-            "Refuse a model with instances on this GPU when, once it is loaded, more than this fraction of the GPU's memory is in use. "
-            "Needs naiad[gpu]. May be repeated.",
+            "Reject a model with instances on this GPU if more than this fraction of the GPU's "
+            "memory is in use once the model is loaded. Requires naiad[gpu]. May be repeated.",
             parse=compound.model_load_gpu_limit,
             metavar="GPU:FRACTION",
         ),
     ] = ()
-    allow_client_shm: Annotated[bool, MEMORY("Let clients pass tensors in shared memory.")] = False
-
-    strict_model_config: Annotated[bool, DEPRECATED("true is --disable-auto-complete-config.")] = (
+    allow_client_shm: Annotated[bool, MEMORY("Allow clients to pass tensors in shared memory.")] = (
         False
     )
+
+    strict_model_config: Annotated[
+        bool, DEPRECATED("Use --disable-auto-complete-config instead.")
+    ] = False
     response_cache_byte_size: Annotated[
         int,
-        DEPRECATED("N is --cache-config=local,size=N.", parse=value.byte_count, metavar="BYTES"),
+        DEPRECATED(
+            "Use --cache-config=local,size=BYTES instead.", parse=value.byte_count, metavar="BYTES"
+        ),
     ] = 0
     trace_file: Annotated[
-        str, DEPRECATED("FILE is --trace-config triton,file=FILE.", metavar="FILE")
+        str, DEPRECATED("Use --trace-config triton,file=FILE instead.", metavar="FILE")
     ] = ""
     trace_level: Annotated[
         tuple[str, ...],
         DEPRECATED(
-            "LEVEL is --trace-config level=LEVEL. May be repeated.",
+            "Use --trace-config level=LEVEL instead. May be repeated.",
             parse=value.trace_level,
             metavar="OFF|TIMESTAMPS|TENSORS",
         ),
     ] = ()
-    trace_rate: Annotated[int, DEPRECATED("N is --trace-config rate=N.")] = 1000
-    trace_count: Annotated[int, DEPRECATED("N is --trace-config count=N.")] = -1
+    trace_rate: Annotated[int, DEPRECATED("Use --trace-config rate=N instead.")] = 1000
+    trace_count: Annotated[int, DEPRECATED("Use --trace-config count=N instead.")] = -1
     trace_log_frequency: Annotated[
-        int, DEPRECATED("N is --trace-config triton,log-frequency=N.", parse=count)
+        int, DEPRECATED("Use --trace-config triton,log-frequency=N instead.", parse=count)
     ] = 0
 
     def backend_settings(self, backend: str) -> dict[str, str]:
-        """What --backend-config says for one backend; its own settings win over those for all."""
+        """Returns the --backend-config settings of one backend.
+
+        Settings for this backend override settings for all backends.
+        """
         general = {entry.setting: entry.value for entry in self.backend_config if not entry.backend}
         return general | {
             entry.setting: entry.value for entry in self.backend_config if entry.backend == backend

@@ -1,8 +1,10 @@
-"""One option's text -> a number, a choice or a struct, with Triton's words when it does not fit.
+"""Parsers for options with a single value: numbers, choices and strings.
 
-Rule: every function here takes the text after `--flag=` and returns a value or raises ValueError.
-      Structs of options that have several parts (`<name>,<setting>=<value>` and the like) are in
-      naiad.settings.compound.
+In:  the text after `--flag=`.
+Out: the value, or ValueError with Triton's message.
+
+naiad.settings.compound parses options that consist of several parts, such as
+`<name>,<setting>=<value>`.
 """
 
 from __future__ import annotations
@@ -58,12 +60,13 @@ def real(text: str) -> float:
 
 
 def verbose_level(text: str) -> int:
-    """Triton also takes `true` here, for 1."""
+    """Parses a verbose level. Like Triton, accepts `true` for 1."""
     return 1 if text.lower() == "true" else integer(text)
 
 
 def port(text: str) -> int:
-    """0 lets the system choose one; the `Started ... at` line tells which."""
+    """Parses a port. With 0 the system chooses a free port; the `Started ... at` log line shows
+    it."""
     return between(0, 65535, integer)(text)
 
 
@@ -92,8 +95,10 @@ def above_zero(text: str) -> float:
 
 
 def choice(flag: str, *values: str) -> Callable[[str], str]:
-    """Triton names the flag in the message, for one of them with underscores; hence `flag` is
-    text."""
+    """Returns a parser that accepts one of `values`.
+
+    `flag` is the name in Triton's error message, which has underscores for one of the flags.
+    """
 
     def parse_choice(text: str) -> str:
         if text.lower() not in values:
@@ -132,7 +137,7 @@ def grpc_infer_thread_count(text: str) -> int:
 
 
 def pattern(text: str) -> str:
-    """`(?-i)` in front makes it case-sensitive, as in RE2."""
+    """Checks a regular expression. As in RE2, the prefix `(?-i)` makes it case-sensitive."""
     try:
         re.compile(text.removeprefix("(?-i)"))
     except re.error as failure:

@@ -1,4 +1,4 @@
-"""How every command of ours reads its command line and shows its help."""
+"""click's context settings, shared by all commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`naiad init llm --checkpoint CHECKPOINT OUT`."""
+"""The command `naiad init llm --checkpoint CHECKPOINT OUT`."""
 
 from __future__ import annotations
 
@@ -20,20 +20,26 @@ def command() -> None:
     "--checkpoint",
     required=True,
     metavar="PATH",
-    help="Folder, .gguf file, name of `naiad pull`, or hub id.",
+    help="Checkpoint folder, .gguf file, name known to `naiad pull`, or Hugging Face hub id.",
 )
 @click.option(
     "--form",
     type=click.Choice(FORMS),
     default="one",
-    help="One model, or TensorRT-LLM's four parts and its BLS model.",
+    help="one: a single model. four-part: TensorRT-LLM's preprocessing, tensorrt_llm, "
+    "postprocessing and ensemble models, and its BLS model. Default: one.",
 )
-@click.option("--name", default="", help="Of the one model; by default the checkpoint's.")
+@click.option(
+    "--name",
+    default="",
+    help="Name of the model, with --form one. Default: the name of the checkpoint.",
+)
 @click.option(
     "--decoupled/--whole",
     "is_decoupled",
     default=True,
-    help="Whether the four-part form can stream.",
+    help="With --form four-part: stream responses, or send one response per request. "
+    "Default: --decoupled.",
 )
 @click.argument("out", type=click.Path(path_type=Path))
 def llm(checkpoint: str, form: str, name: str, is_decoupled: bool, out: Path) -> int:

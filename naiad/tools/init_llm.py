@@ -1,8 +1,8 @@
-"""`naiad init llm`: a repository for a checkpoint, as one model or in TensorRT-LLM's four parts
-                  (and its BLS model).
+"""Writes a repository for a language model checkpoint, for `naiad init llm`.
 
-In:  a checkpoint and a folder that does not exist yet, or is empty. Out: config.pbtxt and model.py
-     files, ready to be served and edited.
+In:  a checkpoint, and a folder that is empty or does not exist.
+Out: config.pbtxt and model.py files that are ready to be served and edited. They define one model,
+     or TensorRT-LLM's four models and its BLS model.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FORMS = ("one", "four-part")
 def init_llm(
     checkpoint: str, out: Path, *, form: str = "one", name: str = "", is_decoupled: bool = True
 ) -> list[Path]:
-    """Returns the files that were written. Raises NaiadError."""
+    """Returns the files that it wrote. Raises NaiadError."""
     if out.exists() and any(out.iterdir()):
-        raise invalid_arg(f"'{out}' is not empty")
+        raise invalid_arg(f"'{out}' is not empty, expected an empty or a new folder")
     if Path(checkpoint).exists():
         checkpoint = str(Path(checkpoint).resolve())
     files = {f"{name or model_name(checkpoint)}/config.pbtxt": llm_config(checkpoint)}
@@ -38,27 +38,25 @@ def init_llm(
     for path, text in files.items():
         target = out / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        (target.parent / "1").mkdir(exist_ok=True) if target.name == "config.pbtxt" else None
+        if target.name == "config.pbtxt":
+            (target.parent / "1").mkdir(exist_ok=True)
         target.write_text(text)
         written.append(target)
     return written
 
 
 def model_name(checkpoint: str) -> str:
-    """A name that can stand in a URL."""
+    """Returns the checkpoint's name with characters that are unsafe in a URL replaced by "_"."""
     stem = Path(checkpoint).name.removesuffix(".gguf")
-    return (
-        "".join(
-            character if character.isalnum() or character in "._-" else "_" for character in stem
-        )
-        or "llm"
-    )
+    safe = (character if character.isalnum() or character in "._-" else "_" for character in stem)
+    return "".join(safe) or "llm"
 
 
 def _four_parts(checkpoint: str, is_decoupled: bool) -> dict[str, str]:
     if not (Path(checkpoint) / "tokenizer.json").exists():
         raise invalid_arg(
-            f"the four-part form needs a folder with tokenizer.json, '{checkpoint}' is none; the one-model form takes it"
+            "--form four-part needs a checkpoint folder with tokenizer.json, got"
+            f" '{checkpoint}'. Use --form one for this checkpoint."
         )
     source = resources.files("naiad.tools.llm_repository")
     return {

@@ -1,4 +1,4 @@
-"""The config.pbtxt files of `naiad init llm`."""
+"""Builds the config.pbtxt files that `naiad init llm` writes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Iterable
 
 MAX_BATCH_SIZE = 64
 _Tensor = tuple[str, str, str]
-"""Name, type, dims."""
+"""The name, type and dims of a tensor."""
 
 _SCALARS: list[_Tensor] = [
-    ("num_return_sequences", "INT32", "1"), ("end_id", "INT32", "1"), ("pad_id", "INT32", "1"), ("top_k", "INT32", "1"),
-    ("top_p", "FP32", "1"), ("temperature", "FP32", "1"), ("length_penalty", "FP32", "1"), ("repetition_penalty", "FP32", "1"),
-    ("min_tokens", "INT32", "1"), ("presence_penalty", "FP32", "1"), ("frequency_penalty", "FP32", "1"), ("seed", "UINT64", "1"),
-    ("return_log_probs", "BOOL", "1"), ("beam_width", "INT32", "1"), ("stream", "BOOL", "1"),
+    ("num_return_sequences", "INT32", "1"), ("end_id", "INT32", "1"), ("pad_id", "INT32", "1"),
+    ("top_k", "INT32", "1"), ("top_p", "FP32", "1"), ("temperature", "FP32", "1"),
+    ("length_penalty", "FP32", "1"), ("repetition_penalty", "FP32", "1"),
+    ("min_tokens", "INT32", "1"), ("presence_penalty", "FP32", "1"),
+    ("frequency_penalty", "FP32", "1"), ("seed", "UINT64", "1"), ("return_log_probs", "BOOL", "1"),
+    ("beam_width", "INT32", "1"), ("stream", "BOOL", "1"),
 ]  # fmt: skip
 _CLIENT_INPUTS: list[_Tensor] = [("text_input", "STRING", "1"), ("max_tokens", "INT32", "1")]
 _CLIENT_OPTIONS: list[_Tensor] = [
-    ("bad_words", "STRING", "-1"), ("stop_words", "STRING", "-1"), ("embedding_bias_words", "STRING", "-1"),
-    ("embedding_bias_weights", "FP32", "-1"), *_SCALARS,
+    ("bad_words", "STRING", "-1"), ("stop_words", "STRING", "-1"),
+    ("embedding_bias_words", "STRING", "-1"), ("embedding_bias_weights", "FP32", "-1"), *_SCALARS,
 ]  # fmt: skip
 _RESULTS: list[_Tensor] = [("cum_log_probs", "FP32", "-1"), ("output_log_probs", "FP32", "-1, -1")]
 _ENGINE_NAMES = {
@@ -31,27 +33,31 @@ _MADE_BY_PREPROCESSING = {"end_id": "OUT_END_ID", "pad_id": "OUT_PAD_ID"}
 
 
 _SAMPLING_DEFAULTS = {"smollm2": {"temperature": 0.2, "top_p": 0.9}}
-"""As their makers recommend: a small model rambles at temperature 1."""
+"""Sampling defaults that a checkpoint's authors recommend; small models ramble at temperature 1."""
 
 
 def llm_config(checkpoint: str) -> str:
     defaults = _SAMPLING_DEFAULTS.get(checkpoint)
-    return f"""# A language model with in-flight batching; docs/llm-backend.md lists its tensors and parameters.
-backend: "llm"
-{_parameter("checkpoint", checkpoint)}""" + (
-        "" if defaults is None else _parameter("sampling_defaults", json.dumps(defaults))
+    return (
+        "# A language model with in-flight batching.\n"
+        "# docs/llm-backend.md lists its tensors and parameters.\n"
+        'backend: "llm"\n'
+        + _parameter("checkpoint", checkpoint)
+        + ("" if defaults is None else _parameter("sampling_defaults", json.dumps(defaults)))
     )
 
 
 def preprocessing_config(checkpoint: str) -> str:
     required = [("QUERY", "STRING", "1"), ("REQUEST_OUTPUT_LEN", "INT32", "1")]
     optional = [
-        ("BAD_WORDS_DICT", "STRING", "-1"), ("STOP_WORDS_DICT", "STRING", "-1"), ("EMBEDDING_BIAS_WORDS", "STRING", "-1"),
-        ("EMBEDDING_BIAS_WEIGHTS", "FP32", "-1"), ("END_ID", "INT32", "1"), ("PAD_ID", "INT32", "1"),
+        ("BAD_WORDS_DICT", "STRING", "-1"), ("STOP_WORDS_DICT", "STRING", "-1"),
+        ("EMBEDDING_BIAS_WORDS", "STRING", "-1"), ("EMBEDDING_BIAS_WEIGHTS", "FP32", "-1"),
+        ("END_ID", "INT32", "1"), ("PAD_ID", "INT32", "1"),
     ]  # fmt: skip
     outputs = [
-        ("INPUT_ID", "INT32", "-1"), ("REQUEST_INPUT_LEN", "INT32", "1"), ("BAD_WORDS_IDS", "INT32", "2, -1"),
-        ("STOP_WORDS_IDS", "INT32", "2, -1"), ("EMBEDDING_BIAS", "FP32", "-1"), ("REQUEST_OUTPUT_LEN", "INT32", "-1"),
+        ("INPUT_ID", "INT32", "-1"), ("REQUEST_INPUT_LEN", "INT32", "1"),
+        ("BAD_WORDS_IDS", "INT32", "2, -1"), ("STOP_WORDS_IDS", "INT32", "2, -1"),
+        ("EMBEDDING_BIAS", "FP32", "-1"), ("REQUEST_OUTPUT_LEN", "INT32", "-1"),
         ("OUT_END_ID", "INT32", "1"), ("OUT_PAD_ID", "INT32", "1"),
     ]  # fmt: skip
     return (
@@ -70,8 +76,9 @@ def tensorrt_llm_config(checkpoint: str, is_decoupled: bool) -> str:
         ("request_output_len", "INT32", "1"),
     ]
     optional = [
-        ("stop_words_list", "INT32", "2, -1"), ("bad_words_list", "INT32", "2, -1"), ("embedding_bias", "FP32", "-1"),
-        ("exclude_input_in_output", "BOOL", "1"), ("stop", "BOOL", "1"),
+        ("stop_words_list", "INT32", "2, -1"), ("bad_words_list", "INT32", "2, -1"),
+        ("embedding_bias", "FP32", "-1"), ("exclude_input_in_output", "BOOL", "1"),
+        ("stop", "BOOL", "1"),
         *((_ENGINE_NAMES.get(name, name), kind, dims) for name, kind, dims in _SCALARS),
     ]  # fmt: skip
     outputs = [("output_ids", "INT32", "-1, -1"), ("sequence_length", "INT32", "-1"), *_RESULTS]
@@ -103,7 +110,7 @@ def bls_config(is_decoupled: bool) -> str:
         + _tensors(_CLIENT_INPUTS, _CLIENT_OPTIONS, [("text_output", "STRING", "-1"), *_RESULTS])
         + _parameter("tensorrt_llm_model_name", "tensorrt_llm")
         + _parameter("accumulate_tokens", "false")
-        # Each instance serves one request at a time: as many are under way as there are instances.
+        # An instance serves one request at a time, so four instances serve four at once.
         + "instance_group [ { count: 4 kind: KIND_CPU } ]\n"
     )
 
@@ -112,16 +119,26 @@ def ensemble_config() -> str:
     preprocessing = _step(
         "preprocessing",
         {
-            "QUERY": "text_input", "REQUEST_OUTPUT_LEN": "max_tokens", "BAD_WORDS_DICT": "bad_words", "STOP_WORDS_DICT": "stop_words",
-            "EMBEDDING_BIAS_WORDS": "embedding_bias_words", "EMBEDDING_BIAS_WEIGHTS": "embedding_bias_weights", "END_ID": "end_id",
+            "QUERY": "text_input",
+            "REQUEST_OUTPUT_LEN": "max_tokens",
+            "BAD_WORDS_DICT": "bad_words",
+            "STOP_WORDS_DICT": "stop_words",
+            "EMBEDDING_BIAS_WORDS": "embedding_bias_words",
+            "EMBEDDING_BIAS_WEIGHTS": "embedding_bias_weights",
+            "END_ID": "end_id",
             "PAD_ID": "pad_id",
         },
         {
-            "INPUT_ID": "_INPUT_ID", "REQUEST_INPUT_LEN": "_REQUEST_INPUT_LEN", "REQUEST_OUTPUT_LEN": "_REQUEST_OUTPUT_LEN",
-            "BAD_WORDS_IDS": "_BAD_WORDS_IDS", "STOP_WORDS_IDS": "_STOP_WORDS_IDS", "EMBEDDING_BIAS": "_EMBEDDING_BIAS",
-            "OUT_END_ID": "_OUT_END_ID", "OUT_PAD_ID": "_OUT_PAD_ID",
+            "INPUT_ID": "_INPUT_ID",
+            "REQUEST_INPUT_LEN": "_REQUEST_INPUT_LEN",
+            "REQUEST_OUTPUT_LEN": "_REQUEST_OUTPUT_LEN",
+            "BAD_WORDS_IDS": "_BAD_WORDS_IDS",
+            "STOP_WORDS_IDS": "_STOP_WORDS_IDS",
+            "EMBEDDING_BIAS": "_EMBEDDING_BIAS",
+            "OUT_END_ID": "_OUT_END_ID",
+            "OUT_PAD_ID": "_OUT_PAD_ID",
         },
-    )  # fmt: skip
+    )
     scalars = {
         _ENGINE_NAMES.get(name, name): f"_{_MADE_BY_PREPROCESSING[name]}"
         if name in _MADE_BY_PREPROCESSING
@@ -131,14 +148,21 @@ def ensemble_config() -> str:
     engine = _step(
         "tensorrt_llm",
         {
-            "input_ids": "_INPUT_ID", "input_lengths": "_REQUEST_INPUT_LEN", "request_output_len": "_REQUEST_OUTPUT_LEN",
-            "stop_words_list": "_STOP_WORDS_IDS", "bad_words_list": "_BAD_WORDS_IDS", "embedding_bias": "_EMBEDDING_BIAS", **scalars,
+            "input_ids": "_INPUT_ID",
+            "input_lengths": "_REQUEST_INPUT_LEN",
+            "request_output_len": "_REQUEST_OUTPUT_LEN",
+            "stop_words_list": "_STOP_WORDS_IDS",
+            "bad_words_list": "_BAD_WORDS_IDS",
+            "embedding_bias": "_EMBEDDING_BIAS",
+            **scalars,
         },
         {
-            "output_ids": "_TOKENS_BATCH", "sequence_length": "_SEQUENCE_LENGTH", "cum_log_probs": "cum_log_probs",
+            "output_ids": "_TOKENS_BATCH",
+            "sequence_length": "_SEQUENCE_LENGTH",
+            "cum_log_probs": "cum_log_probs",
             "output_log_probs": "output_log_probs",
         },
-    )  # fmt: skip
+    )
     postprocessing = _step(
         "postprocessing",
         {"TOKENS_BATCH": "_TOKENS_BATCH", "SEQUENCE_LENGTH": "_SEQUENCE_LENGTH"},
@@ -171,20 +195,17 @@ def _tensors(
     *,
     is_ragged: bool = False,
 ) -> str:
-    inputs = [_tensor(tensor, "", is_ragged) for tensor in required] + [
-        _tensor(tensor, " optional: true", is_ragged) for tensor in optional
-    ]
-    return f"input [\n{_listed(inputs)}\n]\noutput [\n{_listed([_tensor(tensor, '', False) for tensor in outputs])}\n]\n"
+    inputs = [_tensor(tensor, "", is_ragged) for tensor in required]
+    inputs += [_tensor(tensor, " optional: true", is_ragged) for tensor in optional]
+    input_text = ",\n".join(inputs)
+    output_text = ",\n".join(_tensor(tensor, "", False) for tensor in outputs)
+    return f"input [\n{input_text}\n]\noutput [\n{output_text}\n]\n"
 
 
-def _tensor(tensor: _Tensor, more: str, is_ragged: bool) -> str:
+def _tensor(tensor: _Tensor, extra_fields: str, is_ragged: bool) -> str:
     name, kind, dims = tensor
     ragged = " allow_ragged_batch: true" if is_ragged and "-1" in dims else ""
-    return f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ {dims} ]{more}{ragged} }}'
-
-
-def _listed(entries: list[str]) -> str:
-    return ",\n".join(entries)
+    return f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ {dims} ]{extra_fields}{ragged} }}'
 
 
 def _parameter(name: str, value: str) -> str:

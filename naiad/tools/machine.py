@@ -1,4 +1,4 @@
-"""The machine a report was made on, in a few words: processor, cores, memory, GPUs, system."""
+"""Describes the machine that a report was made on: processor, cores, memory, GPUs and system."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""`naiad serve --model CHECKPOINT`: a repository for checkpoints that come without one, for as long
-as the server lives."""
+"""Makes a temporary repository for the checkpoints of `naiad serve --model CHECKPOINT`.
+
+The repository exists while the server runs.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,11 @@ from naiad.tools.init_llm_config import llm_config
 
 @contextmanager
 def checkpoint_repository(checkpoints: Sequence[str]) -> Iterator[Path]:
-    """Each checkpoint becomes a model of its own name; `NAME=CHECKPOINT` gives it another. Raises
-    NaiadError."""
+    """Yields a repository with one model per checkpoint.
+
+    A model is called after its checkpoint unless the text is `NAME=CHECKPOINT`. Raises NaiadError
+    if two models have the same name.
+    """
     with tempfile.TemporaryDirectory(prefix="naiad-model-") as folder:
         for text in checkpoints:
             name, has_name, checkpoint = text.partition("=")
@@ -25,7 +30,8 @@ def checkpoint_repository(checkpoints: Sequence[str]) -> Iterator[Path]:
             target = Path(folder) / name
             if target.exists():
                 raise invalid_arg(
-                    f"two models of --model are called '{name}', expected NAME=CHECKPOINT for one of them"
+                    f"two --model options name the model '{name}'. Use --model NAME=CHECKPOINT to"
+                    " name one of them differently."
                 )
             if Path(checkpoint).exists():
                 checkpoint = str(Path(checkpoint).resolve())

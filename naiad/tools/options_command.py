@@ -1,8 +1,10 @@
-"""A struct of declared options as a click command, for the tools: the struct is the only place that
-knows the flags.
+"""A click command whose flags are the declared options of a struct.
 
-In:  argv. Out: `run(values)`, by field and only those that were written; its exit code is returned.
-     Aliases of one letter are short flags. Raises OptionError.
+In:  argv.
+Out: the exit code of `run(values)`. `values` maps field names to values and contains only the
+     options that the command line sets. Raises OptionError.
+
+An alias of one letter is a short flag.
 """
 
 from __future__ import annotations
@@ -43,15 +45,15 @@ class OptionsCommand(click.Command):
         extra = click.get_current_context().args
         if extra:
             raise OptionError(f"Unexpected argument: {extra[0]}")
-        return self._run_with(given_values(self.options, texts))
+        return self._run_with(explicit_values(self.options, texts))
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """Only what is written in `arguments`, by field. Raises OptionError,
+        """Returns, by field name, the values that `arguments` sets. Raises OptionError or
         click.ClickException."""
         context = self.make_context(self.name, list(arguments), resilient_parsing=False)
         if context.args:
             raise OptionError(f"Unexpected argument: {context.args[0]}")
-        return given_values(self.options, context.params)
+        return explicit_values(self.options, context.params)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, self._usage)
@@ -65,17 +67,18 @@ class OptionsCommand(click.Command):
                 formatter.write_dl(rows, col_max=38)
 
 
-def given_values(options: dict[str, Option], texts: dict[str, Any]) -> dict[str, Any]:
+def explicit_values(options: dict[str, Option], texts: dict[str, Any]) -> dict[str, Any]:
+    """Parses the options that were set and returns their values by field name."""
     values: dict[str, Any] = {}
     for option in options.values():
-        given = texts.get(option.field)
-        if not given:
+        option_texts = texts.get(option.field)
+        if not option_texts:
             continue
         if option.flag.is_switch:
             values[option.field] = True
             continue
         try:
-            parsed = [option.parse(text) for text in given]
+            parsed = [option.parse(text) for text in option_texts]
         except ValueError as error:
             raise OptionError(f"--{option.name}: {error}") from None
         values[option.field] = tuple(parsed) if option.is_repeated else parsed[-1]
@@ -103,13 +106,14 @@ def spelling(option: Option) -> str:
     return f"{', '.join([*shorts, f'--{option.name}', *longs])} {option.metavar}".rstrip()
 
 
-def default_words(option: Option) -> str:
-    """Nothing for an empty list or mapping, which a struct keeps as a factory."""
-    return (
-        option.flag.default_words if isinstance(option.default, _FACTORY) else option.default_words
-    )
+def default_text(option: Option) -> str:
+    """Returns the description of the default; empty for an empty list or mapping.
+
+    A struct stores a mutable default as a factory, which has no useful text.
+    """
+    return option.flag.default_text if isinstance(option.default, _FACTORY) else option.default_text
 
 
 def help_text(option: Option) -> str:
-    words = default_words(option)
-    return f"{option.flag.help} Default: {words}." if words else option.flag.help
+    default = default_text(option)
+    return f"{option.flag.help} Default: {default}." if default else option.flag.help

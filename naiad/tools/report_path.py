@@ -1,5 +1,4 @@
-"""Whether a report can be written where it was asked for: said before anything is measured, not
-after."""
+"""Checks that reports can be written to the requested paths, before a measurement starts."""
 
 from __future__ import annotations
 
@@ -11,22 +10,24 @@ from naiad.settings.option import OptionError
 
 
 def check_file(option: str, path: str) -> None:
-    """Raises OptionError."""
-    place = Path(path)
-    if place.is_dir():
-        raise OptionError(f"{option} {path} is a folder")
-    if not place.exists() and not place.parent.is_dir():
-        raise OptionError(f"{option} {path} cannot be written: there is no folder {place.parent}")
-    if not os.access(place if place.exists() else place.parent, os.W_OK):
+    """Raises OptionError if the file cannot be written."""
+    file = Path(path)
+    if file.is_dir():
+        raise OptionError(f"{option} {path} cannot be written: it is a folder, expected a file")
+    if not file.exists() and not file.parent.is_dir():
+        raise OptionError(
+            f"{option} {path} cannot be written: the folder {file.parent} does not exist"
+        )
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
         raise OptionError(f"{option} {path} cannot be written: {os.strerror(errno.EACCES)}")
 
 
 def make_folder(option: str, path: str) -> None:
-    """Raises OptionError."""
-    place = Path(path)
+    """Creates the folder unless it exists. Raises OptionError if it cannot be written."""
+    folder = Path(path)
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OptionError(f"{option} {path} cannot be written: {error.strerror}") from None
-    if not os.access(place, os.W_OK):
+    if not os.access(folder, os.W_OK):
         raise OptionError(f"{option} {path} cannot be written: {os.strerror(errno.EACCES)}")

@@ -1,9 +1,8 @@
-"""`naiad check --write`: a config.pbtxt for every model that has none, as far as the model tells
-                       what belongs in it.
+"""Writes config.pbtxt files from what the model files declare, for `naiad check --write`.
 
-In:  repositories and, for models that do not tell their shapes, an example. Out: files written, and
-     what was done, in words.
-Rule: an existing config.pbtxt is never touched.
+In:  repositories, and example inputs for models whose files do not declare shapes.
+Out: a config.pbtxt for every model that does not have one, and a list of the results.
+Rule: an existing config.pbtxt is never changed.
 """
 
 from __future__ import annotations
@@ -29,7 +28,8 @@ from naiad.repository.config.config_json import config_to_json
 from naiad.repository.scan import CONFIG_FILE, scan_repository
 
 _COMPLETING = ("onnxruntime", "openvino", "pytorch")
-"""A Python model completes its config by itself whenever it is loaded."""
+"""Backends whose model files declare inputs and outputs. A Python model is not among them: it
+completes its config each time it is loaded."""
 _EXAMPLE = re.compile(
     r"(?:(?P<name>[^=]+)=)?(?P<shape>\d+(?:[,x]\d+)*)(?::(?P<datatype>[A-Za-z0-9_]+))?"
 )
@@ -38,31 +38,33 @@ _EXAMPLE = re.compile(
 class Written(msgspec.Struct, frozen=True):
     path: Path
     error: str = ""
-    """Why nothing was written."""
+    """The reason why nothing was written; empty on success."""
 
 
 def parse_example(text: str) -> Example:
-    """Raises NaiadError."""
-    found = _EXAMPLE.fullmatch(text.strip())
-    if found is None:
+    """Parses the text of --example. Raises NaiadError."""
+    match = _EXAMPLE.fullmatch(text.strip())
+    if match is None:
         raise invalid_arg(
-            f"--example is '{text}', expected NAME=SHAPE[:DATATYPE], e.g. x=1,3,224,224 or ids=1,16:INT64"
+            f"--example is '{text}', expected NAME=SHAPE[:DATATYPE], e.g. x=1,3,224,224 or"
+            " ids=1,16:INT64"
         )
-    datatype = (found["datatype"] or "").upper().removeprefix("TYPE_")
+    datatype = (match["datatype"] or "").upper().removeprefix("TYPE_")
     if datatype and datatype not in DATATYPES:
         raise invalid_arg(
-            f"--example is '{text}', but '{found['datatype']}' is no datatype, expected one of {', '.join(DATATYPES)}"
+            f"--example is '{text}', but '{match['datatype']}' is not a datatype. Expected one of"
+            f" {', '.join(DATATYPES)}"
         )
     return Example(
-        (found["name"] or "").strip(),
-        [int(dim) for dim in re.split("[,x]", found["shape"])],
+        (match["name"] or "").strip(),
+        [int(dim) for dim in re.split("[,x]", match["shape"])],
         datatype,
     )
 
 
 def write_configs(repositories: Sequence[Path], examples: Sequence[Example]) -> Iterator[Written]:
-    """For each model without a config.pbtxt, in order. Raises NaiadError when a repository cannot
-    be read."""
+    """Yields a result for each model without a config.pbtxt, in order. Raises NaiadError if a
+    repository cannot be read."""
     for repository in repositories:
         for directory in scan_repository(repository):
             path = directory.path / CONFIG_FILE
@@ -78,7 +80,7 @@ def write_configs(repositories: Sequence[Path], examples: Sequence[Example]) -> 
 
 
 def _config_text(model_dir: Path, examples: list[Example]) -> str:
-    """Empty for a model whose backend has nothing to add."""
+    """Returns the text of a config.pbtxt; empty if the backend cannot read the model file."""
     file = read_model_config(model_dir, options=ConfigOptions())
     config = file.config
     if config.backend not in _COMPLETING:
@@ -95,36 +97,35 @@ def _config_text(model_dir: Path, examples: list[Example]) -> str:
         config_to_json(config),
         config.default_model_filename,
     )
-    answer = _ask(CompletionRequest(config.backend, arguments, examples))
-    if answer.error:
-        raise invalid_arg(answer.error)
-    apply_auto_complete(config, answer.fields)
+    completion = _complete(CompletionRequest(config.backend, arguments, examples))
+    if completion.error:
+        raise invalid_arg(completion.error)
+    apply_auto_complete(config, completion.fields)
     if not config.input and not config.output:
-        raise invalid_arg(f"model '{name}' does not tell its inputs and outputs")
+        raise invalid_arg(f"model '{name}' does not declare its inputs and outputs")
     return render_config(config)
 
 
-def _ask(request: CompletionRequest) -> CompletionResult:
+def _complete(request: CompletionRequest) -> CompletionResult:
+    """Reads the model file in another process, because a bad file may crash the backend."""
     command = [sys.executable, "-m", "naiad.worker.completion"]
     finished = subprocess.run(
         command, input=msgspec.json.encode(request), capture_output=True, check=False
     )
     if finished.returncode < 0:
         return CompletionResult(
-            error=f"reading the model ended the process with {signal.Signals(-finished.returncode).name}"
+            error="the process that read the model was killed by"
+            f" {signal.Signals(-finished.returncode).name}"
         )
     if finished.returncode:
         lines = finished.stderr.decode(errors="replace").strip().splitlines()
-        return CompletionResult(
-            error=lines[-1]
-            if lines
-            else f"reading the model failed with status {finished.returncode}"
-        )
+        status = f"the process that read the model exited with status {finished.returncode}"
+        return CompletionResult(error=lines[-1] if lines else status)
     return msgspec.json.decode(finished.stdout, type=CompletionResult)
 
 
 def render_config(config: ModelConfig) -> str:
-    """Only what a person would write: the rest is filled in again when it is read."""
+    """Renders the fields that a person would write; reading the file fills in the others."""
     lines = [f'backend: "{config.backend}"', f"max_batch_size: {config.max_batch_size}"]
     for kind, tensors in (("input", config.input), ("output", config.output)):
         lines += [f"{kind} [", ",\n".join(f"  {_tensor(tensor)}" for tensor in tensors), "]"]

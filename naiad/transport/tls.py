@@ -1,8 +1,8 @@
 """TLS for a listening port: certificate files -> an SSLContext, with ALPN and, where asked for,
 certificates of clients.
 
-Rule: whatever is wrong with the files is found here, at start, and named; never a prompt for a
-      password, never a weaker setting.
+Rule: faults of the files are found and reported here, at start. A password is never prompted for,
+      and a setting is never weakened.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ HTTP1, HTTP2 = "http/1.1", "h2"
 
 class TlsFiles(msgspec.Struct, frozen=True):
     flag: str
-    """The flags' common beginning, for messages: grpc or http."""
+    """The common beginning of the flags, for messages: grpc or http."""
     cert: str
     key: str
     root: str = ""
-    """Certificates that sign clients' ones."""
+    """The certificates that sign the clients' certificates."""
     is_mutual: bool = False
-    """Clients must show a certificate that `root` has signed."""
+    """Clients must present a certificate that `root` has signed."""
 
 
 def build_tls_context(files: TlsFiles, alpn: str) -> ssl.SSLContext:

@@ -42,7 +42,7 @@ class FakeCore(InferenceCore):
         self.unloaded: list[tuple[str, bool]] = []
         self.keeps_requests = True
         self.requests: list[InferRequest] = []
-        self.num_again = 0
+        self.num_validated = 0
         """Requests that needed no check."""
         self.refusal: NaiadError | None = None
         """The error with which every request is refused on the fast path."""
@@ -68,24 +68,25 @@ class FakeCore(InferenceCore):
             self.requests.append(request)
         return stream
 
-    def infer_again(self, request: InferRequest, model: Model) -> ResponseStream:
+    def infer_validated(self, request: InferRequest, model: Model) -> ResponseStream:
         assert model is self.models[request.model_name]
-        self._assert_valid(request, model)
-        self.num_again += 1
+        self.num_validated += 1
         if self.refusal is not None:
             raise self.refusal
-        stream = super().infer_again(request, model)
+        self._assert_valid(request, model)
+        stream = super().infer_validated(request, model)
         if self.keeps_requests:
             self.requests.append(request)
         return stream
 
     def _assert_valid(self, request: InferRequest, model: Model) -> None:
         """The check that the fast path leaves out would accept this request."""
-        form, batch_size = request.form, request.batch_size
-        request.form = None
+        signature = request.signature
+        assert signature is not None
+        request.signature = None
         model.check(request)
-        assert request.batch_size == batch_size
-        request.form = form
+        assert request.batch_size == signature.batch_size
+        request.signature = signature
 
 
 class FakeRepository(Repository):

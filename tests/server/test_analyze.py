@@ -1,8 +1,8 @@
-"""`naiad analyze` with real servers: searches, failing configurations, resuming, ensembles, remote
-servers, writing back.
+"""Tests `naiad analyze` with real servers: searches, failing configurations, resuming, ensembles,
+remote servers and --write-best-config.
 
-What is best depends on how busy the machine is: it is compared with what was measured. That
-searches find the best is tests/unit/analyze/test_search.py.
+Which configuration is best depends on how busy the machine is, so the tests compare the winner with
+the measurements. tests/unit/analyze/test_search.py tests that searches find the best.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Best with batches of 4 in 2 instances. Batches of 8 do not load, and 3 instances kill the server when told so."""
+    """Best with batches of 4 in 2 instances. max_batch_size 8 fails to load, and 3 instances
+    kill the server if the parameter kills_server is set."""
 
     def initialize(self, args):
         config = json.loads(args["model_config"])
@@ -60,7 +61,8 @@ class TritonPythonModel:
             os.kill(os.getppid(), 9)
 
     def execute(self, requests):
-        arrays = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
+        inputs = [pb_utils.get_input_tensor_by_name(request, "IN") for request in requests]
+        arrays = [tensor.as_numpy() for tensor in inputs]
         time.sleep(0.006 if self.count <= 2 else 0.02)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]) for array in arrays]
 '''
@@ -70,7 +72,10 @@ max_batch_size: 2
 input { name: "IN" data_type: TYPE_FP32 dims: 4 }
 output { name: "OUT" data_type: TYPE_FP32 dims: 4 }
 ensemble_scheduling {
-  step { model_name: "sleeper" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } }
+  step {
+    model_name: "sleeper" model_version: -1
+    input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" }
+  }
 }
 """
 SPACE = [
@@ -114,11 +119,11 @@ def arguments(folder: Path, *more: str, model: str = "sleeper") -> list[str]:
     return ["analyze", "profile", *places, *SPACE, *FAST, *more]
 
 
-def analyze(given: list[str], code: int = 0) -> str:
+def analyze(command_line: list[str], expected_code: int = 0) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        found = run(naiad_group, "naiad", given)
-    assert found == code, out.getvalue()
+        code = run(naiad_group, "naiad", command_line)
+    assert code == expected_code, out.getvalue()
     return out.getvalue()
 
 
@@ -129,25 +134,24 @@ def measured(folder: Path) -> list[dict[str, Any]]:
 
 def ranking(folder: Path) -> list[dict[str, Any]]:
     document = json.loads((folder / "out" / "results.json").read_text())
-    found: list[dict[str, Any]] = document[0]["ranking"]
-    return found
+    entries: list[dict[str, Any]] = document[0]["ranking"]
+    return entries
 
 
 def assert_best(folder: Path) -> None:
-    """The one that answered most is the winner."""
+    """Asserts that the winner is the configuration with the highest throughput."""
     rates = {one["outcomes"][0]["config_name"]: 0.0 for one in measured(folder)}
     for one in measured(folder):
         if not one["error"]:
             name = one["outcomes"][0]["config_name"]
             rates[name] = max(rates[name], one["outcomes"][0]["figures"]["perf_throughput"])
-    # Of loads that are nearly as good as the best of a configuration, the one that answers soonest
-    # counts.
+    # A load with a slightly lower throughput may represent a configuration if its latency is lower.
     winner = ranking(folder)[0]
     assert rates[winner["name"]] >= 0.97 * max(rates.values())
 
 
 def tried(folder: Path) -> set[tuple[int, int]]:
-    """Instances and batch sizes of what could be measured, the configuration as it is aside."""
+    """Returns the instance counts and batch sizes that were measured, without the default's."""
     values = [one["outcomes"][-1]["values"] for one in measured(folder) if not one["error"]]
     return {(value["instance_count"], value["max_batch_size"]) for value in values if value}
 
@@ -172,7 +176,7 @@ def test_searches_find_the_best(models: Path, tmp_path: Path, mode: str) -> None
     assert Counter(one["key"] for one in measured(tmp_path)).most_common(1)[0][1] == 1
 
 
-def test_a_configuration_that_does_not_load_is_noted(models: Path, tmp_path: Path) -> None:
+def test_reports_a_configuration_that_fails_to_load(models: Path, tmp_path: Path) -> None:
     text = analyze(
         arguments(tmp_path, *BRUTE, "-c", "8", "--run-config-search-max-instance-count", "1")
     )
@@ -185,10 +189,10 @@ def test_a_configuration_that_does_not_load_is_noted(models: Path, tmp_path: Pat
     assert_best(tmp_path)
 
 
-def test_a_killed_run_goes_on_and_measures_nothing_twice(models: Path, tmp_path: Path) -> None:
-    given = arguments(tmp_path, *SMALL, "--run-config-search-mode", "quick")
+def test_a_killed_run_resumes_and_measures_nothing_twice(models: Path, tmp_path: Path) -> None:
+    command_line = arguments(tmp_path, *SMALL, "--run-config-search-mode", "quick")
     first = subprocess.Popen(
-        naiad_command(*given),
+        naiad_command(*command_line),
         env=naiad_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -204,8 +208,8 @@ def test_a_killed_run_goes_on_and_measures_nothing_twice(models: Path, tmp_path:
     first.stdout.close()
     assert wait_gone(children) == [], "the server dies with it"
     before = measured(tmp_path)
-    text = analyze(given)
-    assert f"{len(before)} measurements are known from the checkpoint" in text
+    text = analyze(command_line)
+    assert f"The checkpoint has {len(before)} measurements" in text
     after = measured(tmp_path)
     assert after[: len(before)] == before
     assert len({one["key"] for one in after}) == len(after) >= len(before)
@@ -214,15 +218,15 @@ def test_a_killed_run_goes_on_and_measures_nothing_twice(models: Path, tmp_path:
         for one in after
     ]
     assert len({name for name, _ in names}) == len(set(names)), "each name means one configuration"
-    again = analyze(given)
+    again = analyze(command_line)
     assert len(measured(tmp_path)) == len(after)
-    assert f"{len(after)} measurements are known" in again
+    assert f"The checkpoint has {len(after)} measurements" in again
 
 
-def test_an_interrupt_leaves_a_report(models: Path, tmp_path: Path) -> None:
-    given = arguments(tmp_path, *BRUTE)
+def test_an_interrupted_run_writes_a_report(models: Path, tmp_path: Path) -> None:
+    command_line = arguments(tmp_path, *BRUTE)
     running = subprocess.Popen(
-        naiad_command(*given),
+        naiad_command(*command_line),
         env=naiad_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -236,12 +240,14 @@ def test_an_interrupt_leaves_a_report(models: Path, tmp_path: Path) -> None:
     running.send_signal(signal.SIGINT)
     out, _ = running.communicate(timeout=240)
     assert running.returncode == 130
-    assert "the same command goes on from here" in out
+    assert "run the same command again to resume" in out
     assert (tmp_path / "out" / "report.html").exists()
     assert wait_gone(children) == []
 
 
-def test_a_configuration_that_kills_the_server(models: Path, tmp_path: Path) -> None:
+def test_the_search_continues_after_a_configuration_kills_the_server(
+    models: Path, tmp_path: Path
+) -> None:
     config = models / "sleeper" / "config.pbtxt"
     config.write_text(
         config.read_text() + 'parameters { key: "kills_server" value { string_value: "yes" } }\n'
@@ -258,8 +264,8 @@ def test_a_configuration_that_kills_the_server(models: Path, tmp_path: Path) -> 
         "--run-config-search-max-model-batch-size",
         "4",
     ]
-    # Downwards from 3 instances: the search goes on after the server was killed.
-    given = arguments(
+    # The search starts at 3 instances, which kills the server, and then tries fewer.
+    command_line = arguments(
         tmp_path,
         *sizes,
         "--run-config-search-mode",
@@ -269,16 +275,16 @@ def test_a_configuration_that_kills_the_server(models: Path, tmp_path: Path) -> 
         "-c",
         "8",
     )
-    text = analyze(given)
+    text = analyze(command_line)
     errors = [one["error"] for one in measured(tmp_path) if one["error"]]
     assert len(errors) == 1
-    assert errors[0].startswith("the server ended: ")
-    assert "failed: the server ended" in text
+    assert errors[0].startswith("the server died: ")
+    assert "failed: the server died" in text
     assert (2, 4) in tried(tmp_path)
     assert_best(tmp_path)
 
 
-def test_an_ensemble_is_searched_through_its_parts(models: Path, tmp_path: Path) -> None:
+def test_an_ensemble_is_searched_by_varying_its_parts(models: Path, tmp_path: Path) -> None:
     analyze(
         arguments(
             tmp_path,
@@ -302,15 +308,15 @@ def test_an_ensemble_is_searched_through_its_parts(models: Path, tmp_path: Path)
         assert "max_batch_size: 4" in text
 
 
-def test_the_winner_is_written_back(models: Path, tmp_path: Path) -> None:
-    given = arguments(
+def test_writes_the_winner_to_the_repository(models: Path, tmp_path: Path) -> None:
+    command_line = arguments(
         tmp_path, *SMALL, *BRUTE, "-c", "16", "--run-config-search-min-model-batch-size", "4"
     )
-    # The configuration as it is, of batches of 2, is slower than any other by far.
+    # The default configuration, with batches of 2, is by far the slowest.
     (models / "sleeper" / "1" / "model.py").write_text(
         MODEL.replace("0.006 if self.count <= 2 else 0.02", "0.2 if self.size == 2 else 0.006")
     )
-    text = analyze([*given, "--write-best-config"])
+    text = analyze([*command_line, "--write-best-config"])
     winner = ranking(tmp_path)[0]
     (outcome,) = winner["best"]["outcomes"]
     assert f"config.pbtxt is now {winner['name']}" in text
@@ -328,8 +334,8 @@ def remote(models: Path) -> Iterator[Server]:
         yield server
 
 
-def places(server: Server) -> list[str]:
-    found = [
+def remote_flags(server: Server) -> list[str]:
+    flags = [
         "--triton-launch-mode",
         "remote",
         "--triton-http-endpoint",
@@ -337,10 +343,10 @@ def places(server: Server) -> list[str]:
         "--triton-grpc-endpoint",
         server.grpc,
     ]
-    return [*found, "--triton-metrics-url", f"http://127.0.0.1:{server.metrics_port}/metrics"]
+    return [*flags, "--triton-metrics-url", f"http://127.0.0.1:{server.metrics_port}/metrics"]
 
 
-def test_a_server_that_already_runs(remote: Server, tmp_path: Path) -> None:
+def test_measures_on_a_remote_server(remote: Server, tmp_path: Path) -> None:
     flags = [
         "-c",
         "4",
@@ -350,14 +356,14 @@ def test_a_server_that_already_runs(remote: Server, tmp_path: Path) -> None:
         "--client-protocol",
         "http",
     ]
-    analyze(arguments(tmp_path, *places(remote), *flags))
+    analyze(arguments(tmp_path, *remote_flags(remote), *flags))
     assert len(measured(tmp_path)) == 5
     assert not (tmp_path / "out" / "output_model_repository").exists()
     assert remote.process.poll() is None
 
 
-def test_a_running_server_that_dies_leaves_a_partial_report(remote: Server, tmp_path: Path) -> None:
-    command = naiad_command(*arguments(tmp_path, *places(remote), *BRUTE))
+def test_writes_a_partial_report_if_the_remote_server_dies(remote: Server, tmp_path: Path) -> None:
+    command = naiad_command(*arguments(tmp_path, *remote_flags(remote), *BRUTE))
     running = subprocess.Popen(
         command,
         env=naiad_environment(),
@@ -377,20 +383,22 @@ def test_a_running_server_that_dies_leaves_a_partial_report(remote: Server, tmp_
     assert "Traceback" not in text
     assert f"error: the server at {remote.http} cannot be used: cannot connect" in text
     assert "best is sleeper_config_" in text
-    assert sum("failed: the server ended" in line for line in lines) == 1, (
-        "it is not asked again and again"
+    assert sum("failed: the server died" in line for line in lines) == 1, (
+        "the search must stop at the first failure"
     )
     assert (tmp_path / "out" / "report.html").exists()
 
 
-def test_a_running_server_that_loads_nothing(models: Path, tmp_path: Path) -> None:
+def test_rejects_a_remote_server_without_explicit_model_control(
+    models: Path, tmp_path: Path
+) -> None:
     with naiad([str(models)]) as server:
-        text = analyze(arguments(tmp_path, *places(server)), code=99)
+        text = analyze(arguments(tmp_path, *remote_flags(server)), expected_code=99)
     assert "error: the server must run with --model-control-mode=explicit" in text
     assert "Traceback" not in text
 
 
-def test_models_together(models: Path, tmp_path: Path) -> None:
+def test_measures_several_models_together(models: Path, tmp_path: Path) -> None:
     second = models / "other" / "1"
     second.mkdir(parents=True)
     (second / "model.py").write_text(MODEL)
@@ -419,22 +427,24 @@ def test_models_together(models: Path, tmp_path: Path) -> None:
     assert len(measured(tmp_path)) == 5
 
 
-def test_a_server_that_cannot_start(models: Path, tmp_path: Path) -> None:
-    text = analyze(arguments(tmp_path, "--triton-server-path", "/bin/false"), code=99)
-    assert "error: the server ended while it started" in text
-    text = analyze(arguments(tmp_path, "--triton-server-path", str(tmp_path / "none")), code=99)
-    assert "error: the server cannot be started" in text
+def test_reports_a_server_that_cannot_start(models: Path, tmp_path: Path) -> None:
+    text = analyze(arguments(tmp_path, "--triton-server-path", "/bin/false"), expected_code=99)
+    assert "error: the server died during start-up" in text
+    text = analyze(
+        arguments(tmp_path, "--triton-server-path", str(tmp_path / "none")), expected_code=99
+    )
+    assert "error: failed to start the server" in text
     text = analyze(
         arguments(
             tmp_path, "--triton-launch-mode", "remote", "--triton-http-endpoint", "127.0.0.1:1"
         ),
-        code=99,
+        expected_code=99,
     )
     assert "the server at 127.0.0.1:1 cannot be used" in text
 
 
-def test_a_model_that_does_not_load_at_all(models: Path, tmp_path: Path) -> None:
+def test_reports_a_model_that_never_loads(models: Path, tmp_path: Path) -> None:
     (models / "sleeper" / "1" / "model.py").write_text("raise RuntimeError('never')")
-    text = analyze(arguments(tmp_path), code=99)
+    text = analyze(arguments(tmp_path), expected_code=99)
     assert "never" in text
     assert "Traceback" not in text

@@ -1,7 +1,7 @@
-"""`naiad perf` against a real server: every protocol, every kind of load, and servers that fail.
+"""Tests `naiad perf` against a real server: all protocols, all kinds of load, and failing servers.
 
-Windows are short and the stability limit is wide: these tests are about what is sent and reported,
-never about speed.
+Windows are short and the stability limit is wide, because these tests check requests and reports,
+not speed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
 sequence_batching {
   max_sequence_idle_microseconds: 600000000
   direct { }
-  control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
+  control_input {
+    name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] }
+  }
   control_input { name: "END" control { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } }
   control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } }
 }
@@ -50,33 +52,35 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Fails unless each sequence starts once, goes on, and ends."""
+    """Fails unless each sequence starts once, continues and ends."""
 
     def initialize(self, args):
         self.open = set()
 
     def execute(self, requests):
-        return [self.answer(request) for request in requests]
+        return [self.respond(request) for request in requests]
 
-    def answer(self, request):
-        tensors = [pb_utils.get_input_tensor_by_name(request, name) for name in ("START", "END", "ID")]
+    def respond(self, request):
+        names = ("START", "END", "ID")
+        tensors = [pb_utils.get_input_tensor_by_name(request, name) for name in names]
         start, end, sequence = (int(tensor.as_numpy().ravel()[0]) for tensor in tensors)
         if bool(start) == (sequence in self.open):
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"sequence {sequence} is out of order"))
+            error = pb_utils.TritonError(f"sequence {sequence} is out of order")
+            return pb_utils.InferenceResponse(error=error)
         self.open.add(sequence)
         if end:
             self.open.discard(sequence)
-        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([len(self.open)], np.int32))])
+        count = np.array([len(self.open)], np.int32)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", count)])
 '''
 
 
 def perf(*arguments: str, code: int = 0) -> str:
-    """In this process, which saves its start; signals and deaths are tested with a process of their
-    own."""
+    """Runs the command in this process, which is faster than another process."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        found = run(naiad_group, "naiad", ["perf", *arguments])
-    assert found == code, out.getvalue()
+        exit_code = run(naiad_group, "naiad", ["perf", *arguments])
+    assert exit_code == code, out.getvalue()
     return out.getvalue()
 
 
@@ -95,8 +99,16 @@ def sequence_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
         yield server
 
 
-@pytest.mark.parametrize("flags", [["-i", "http"], ["-i", "http", "-b", "4", "--input-tensor-format", "json"], ["-i", "grpc"],
-                                   ["-i", "grpc", "--streaming"], ["-i", "grpc", "--grpc-compression-algorithm", "gzip"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["-i", "http"],
+        ["-i", "http", "-b", "4", "--input-tensor-format", "json"],
+        ["-i", "grpc"],
+        ["-i", "grpc", "--streaming"],
+        ["-i", "grpc", "--grpc-compression-algorithm", "gzip"],
+    ],
+)
 def test_concurrency(main_server: Endpoints, flags: list[str]) -> None:
     url = main_server.grpc if "grpc" in flags else main_server.http
     text = perf("-m", "add_sub", "-u", url, "--concurrency-range", "1:3:2", *flags, *FAST)
@@ -304,7 +316,7 @@ def test_validation_data(main_server: Endpoints, tmp_path: Path) -> None:
             *FAST,
             code=code,
         )
-        assert ("is not what validation_data says" in text) == bool(code)
+        assert ("differs from validation_data" in text) == bool(code)
 
 
 def test_strings(main_server: Endpoints) -> None:
@@ -408,22 +420,22 @@ def test_comparison_of_two_protocols(main_server: Endpoints, tmp_path: Path) -> 
     assert page.read_text().count("<svg") >= 4
 
 
-# Servers that fail.
+# Failures.
 
 
-def test_an_unknown_model(main_server: Endpoints) -> None:
+def test_reports_an_unknown_model(main_server: Endpoints) -> None:
     text = perf("-m", "nothing", "-u", main_server.http, code=99)
     assert text == "error: HTTP 404: Request for unknown model: 'nothing' is not found\n"
     assert "NOT_FOUND" in perf("-m", "nothing", "-i", "grpc", "-u", main_server.grpc, code=99)
 
 
-def test_a_model_that_answers_errors(main_server: Endpoints) -> None:
+def test_stops_if_all_requests_fail(main_server: Endpoints) -> None:
     text = perf("-m", "failing", "-u", main_server.http, "--string-data", "raise", *FAST, code=99)
     assert "Given up: all" in text
     assert "requests of a window failed: HTTP 500" in text
 
 
-def test_no_server() -> None:
+def test_reports_a_missing_server() -> None:
     assert (
         perf("-m", "m", "-u", "127.0.0.1:1", code=99)
         == "error: cannot connect to 127.0.0.1:1: Connection refused\n"
@@ -432,7 +444,7 @@ def test_no_server() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_the_wrong_port(main_server: Endpoints, protocol: str) -> None:
+def test_reports_the_port_of_another_protocol(main_server: Endpoints, protocol: str) -> None:
     wrong = main_server.grpc if protocol == "http" else main_server.http
     text = perf("-m", "add_sub", "-i", protocol, "-u", wrong, code=99)
     assert text.startswith("error: ")
@@ -446,7 +458,7 @@ def test_a_decoupled_model_needs_streaming(main_server: Endpoints) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_server_that_dies_leaves_a_partial_report(protocol: str, repositories: Path) -> None:
+def test_writes_a_partial_report_if_the_server_dies(protocol: str, repositories: Path) -> None:
     server = launch_naiad([str(repositories / "main")])
     try:
         server.wait_started()
@@ -488,7 +500,7 @@ def test_a_server_that_dies_leaves_a_partial_report(protocol: str, repositories:
     assert "Concurrency: 1, throughput:" in text
 
 
-def test_an_interrupt_leaves_a_report(main_server: Endpoints, tmp_path: Path) -> None:
+def test_an_interrupted_run_writes_a_report(main_server: Endpoints, tmp_path: Path) -> None:
     report = tmp_path / "r.csv"
     command = naiad_command(
         "perf",
@@ -512,8 +524,8 @@ def test_an_interrupt_leaves_a_report(main_server: Endpoints, tmp_path: Path) ->
             break
     out, err = running.communicate(timeout=240)
     assert running.returncode == 130
-    found = re.search(r"Interrupted; (\d+) levels were finished\.", err)
-    assert found is not None
-    assert int(found[1]) >= 1
+    match = re.search(r"Interrupted after (\d+) finished levels\.", err)
+    assert match is not None
+    assert int(match[1]) >= 1
     assert "Concurrency: 1, throughput:" in out
-    assert len(report.read_text().splitlines()) == 1 + int(found[1])
+    assert len(report.read_text().splitlines()) == 1 + int(match[1])

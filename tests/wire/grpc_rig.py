@@ -103,7 +103,7 @@ class Rig:
     def to_server(self) -> None:
         out = bytearray()
         while self.client.sender.out:
-            for piece in self.client.sender.take():
+            for piece in self.client.sender.pop_output():
                 out += piece
         self.feed(bytes(out))
 
@@ -171,7 +171,7 @@ class Rig:
     def tick(self, seconds: float = 1.0) -> None:
         self.clock.advance_s(seconds)
         if not self.transport.is_closed:
-            self.protocol.patience.tick(self.clock.now_ns())
+            self.protocol.deadlines.tick(self.clock.now_ns())
 
     async def close(self) -> None:
         """Closes the connection and asserts that nothing is left of it."""

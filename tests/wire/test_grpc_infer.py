@@ -62,7 +62,7 @@ class TestModelInfer:
     async def test_a_response_that_cannot_be_encoded(self, rig: Rig) -> None:
         call = await infer(rig, one("held"))
         held = rig.core.held[0]
-        held.request.form = None
+        held.request.signature = None
         held.request.requested_outputs = 5  # type: ignore[assignment]
         held.answer()
         await rig.settle()

@@ -311,7 +311,7 @@ class TestStalls:
         rig.protocol.close()
         for _ in range(6):
             rig.clock.advance(1_000_000_000)
-            rig.protocol.patience.tick(rig.clock.now_ns())
+            rig.protocol.deadlines.tick(rig.clock.now_ns())
         assert rig.transport.is_aborted
 
 

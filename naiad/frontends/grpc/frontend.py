@@ -7,18 +7,21 @@ Rule: this file has no inference logic; the handler of each RPC is in the file n
 
 from __future__ import annotations
 
+from naiad.fastpath.grpc_connection import GrpcFastPath
+from naiad.fastpath.grpc_plan import MessagePlans
 from naiad.frontends.core import Core
 from naiad.frontends.grpc.extension import Extensions
 from naiad.frontends.grpc.health import Health
-from naiad.frontends.grpc.infer import ModelInfer
+from naiad.frontends.grpc.infer import ModelInfer, fast_path_responder
 from naiad.frontends.grpc.information import Information
 from naiad.frontends.grpc.reflection import Reflection
-from naiad.frontends.grpc.repeat_infer import RepeatedInfers
 from naiad.frontends.grpc.repository import RepositoryControl
+from naiad.frontends.grpc.response import fail
 from naiad.frontends.grpc.restriction import build_guard
 from naiad.frontends.grpc.stream_infer import ModelStreamInfer
 from naiad.frontends.grpc.unary import SlowCalls
 from naiad.frontends.header_forward import HeaderForward
+from naiad.protocol.v2.grpc_codec import decode_request
 from naiad.transport.grpc.endpoint import GrpcEndpoint
 from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.options import GrpcOptions
@@ -28,6 +31,7 @@ from naiad.transport.http2.limits import Http2Counters
 __all__ = ["GrpcFrontend", "GrpcOptions"]
 
 SERVICE = "/inference.GRPCInferenceService/"
+MODEL_INFER = f"{SERVICE}ModelInfer"
 HEALTH_SERVICE = "/grpc.health.v1.Health/"
 
 
@@ -36,9 +40,20 @@ class GrpcFrontend:
         self.options = options or GrpcOptions()
         self._core = core
         self._slow = SlowCalls()
+        self._headers = HeaderForward(self.options.header_forward_pattern)
+        self.plans = MessagePlans(core) if self.options.fast_paths else None
+        # Forwarded headers become parameters of the request, so the full path must see them.
+        has_fast_path = self.plans is not None and not self._headers.is_on
         self._endpoint = GrpcEndpoint(
-            self._methods(), self.options, guard=build_guard(self.options.restricted_protocols)
+            self._methods(),
+            self.options,
+            guard=build_guard(self.options.restricted_protocols),
+            make_fast_path=self._make_fast_path if has_fast_path else None,
         )
+
+    def _make_fast_path(self, protocol: GrpcProtocol) -> GrpcFastPath:
+        assert self.plans is not None
+        return GrpcFastPath(protocol, self.plans, MODEL_INFER, fast_path_responder, fail)
 
     def protocol_factory(self) -> GrpcProtocol:
         return self._endpoint.protocol_factory()
@@ -59,14 +74,15 @@ class GrpcFrontend:
 
     def _methods(self) -> list[Method]:
         core = self._core
-        headers = HeaderForward(self.options.header_forward_pattern)
-        infer = ModelInfer(core, headers)
-        repeated = RepeatedInfers(core, headers)
+        headers = self._headers
+        decode = decode_request if self.plans is None else self.plans.decode
+        infer = ModelInfer(core, headers, decode)
         stream = ModelStreamInfer(
             core,
             headers,
             self.options.max_stream_requests_in_flight,
             lambda: self._endpoint.is_stopping,
+            decode,
         )
         health = Health(core)
         reflection = Reflection()
@@ -76,13 +92,7 @@ class GrpcFrontend:
             **Extensions(core, self._slow).handlers(),
         }
         return [
-            Method(
-                f"{SERVICE}ModelInfer",
-                unary=infer.infer,
-                allocate=infer.allocate,
-                is_compressed=True,
-                learn=repeated.learn,
-            ),
+            Method(MODEL_INFER, unary=infer.infer, allocate=infer.allocate, is_compressed=True),
             Method(
                 f"{SERVICE}ModelStreamInfer",
                 stream=stream.open,

@@ -1,6 +1,9 @@
-"""ModelInfer: one request message, one answer, no task in between."""
+"""ModelInfer: one request message, one response, no task in between."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -8,29 +11,39 @@ from naiad import log
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
-from naiad.errors import NaiadError, internal, unsupported
+from naiad.errors import NaiadError, internal
+from naiad.fastpath.grpc_plan import MessagePlan
 from naiad.frontends.core import Inference
 from naiad.frontends.grpc.response import fail
 from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.submit import submit
 from naiad.protocol.v2 import grpc_codec
 from naiad.protocol.v2.grpc_codec import RequestIdentity
-from naiad.protocol.v2.grpc_request import RequestOptions
+from naiad.protocol.v2.grpc_request import RequestOptions, decoupled_error
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.status import Status
+
+if TYPE_CHECKING:
+    from naiad.repository.model import Model
+
+Decode: TypeAlias = Callable[[Buffer], tuple[InferRequest, RequestOptions]]
+"""grpc_codec.decode_request, or the fast path's decoder, which parses a repeated head only once."""
 
 _ALIGNMENT = 64
 
 
 class ModelInfer:
-    def __init__(self, core: Inference, headers: HeaderForward) -> None:
+    def __init__(
+        self, core: Inference, headers: HeaderForward, decode: Decode = grpc_codec.decode_request
+    ) -> None:
         self._core = core
+        self._decode = decode
         self._headers = headers
 
     def infer(self, call: Call, message: Buffer) -> None:
         try:
-            request, options = grpc_codec.decode_request(message)
+            request, options = self._decode(message)
         except NaiadError as error:
             fail(call, first_fault(self._core, grpc_codec.identify(message), error))
             return
@@ -40,33 +53,36 @@ class ModelInfer:
                 raise decoupled_error()
             self._headers.apply(request, call.head.metadata)
             request.deadline_ns = call.deadline_ns
-            take = Answer(call, request, options, model.spec).take
-            submit(self._core, request, take, call, model=model)
+            consumer = InferResponder(call, request, options, model.spec).on_response
+            submit(self._core, request, consumer, call, model=model)
         except NaiadError as error:
             fail(call, error)
 
     def allocate(self, first_bytes: bytes, num_bytes: int) -> memoryview:
-        """Where a large request is received: memory that the model's workers share, so that its
-        tensors need not be copied there.
+        """Memory for a large request that the model's workers share, so that its tensors need no
+        further copy.
 
-        The buffer starts where the first raw tensor of the message is aligned: numpy and the
+        The buffer starts so that the first raw tensor of the message is aligned: numpy and the
         backends read it in place.
         """
-        name, raw_at = grpc_codec.model_of(first_bytes)
+        name, raw_offset = grpc_codec.model_of(first_bytes)
         memory = self._core.input_buffer(name, num_bytes + _ALIGNMENT) if name else None
         if memory is None:
             memory = np.empty(num_bytes + _ALIGNMENT, np.uint8).data
         address: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
-        start = -(address + max(raw_at, 0)) % _ALIGNMENT
+        start = -(address + max(raw_offset, 0)) % _ALIGNMENT
         return memory[start : start + num_bytes]
 
 
-def decoupled_error() -> NaiadError:
-    return unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+def fast_path_responder(
+    call: Call, request: InferRequest, plan: MessagePlan, model: Model
+) -> InferResponder:
+    """The responder of a request that has left the fast path."""
+    return InferResponder(call, request, plan.layout.options, model.spec, plan)
 
 
 def first_fault(core: Inference, identity: RequestIdentity | None, error: NaiadError) -> NaiadError:
-    """Triton looks for the model before it looks at the inputs: when both are wrong, it speaks of
+    """Triton looks up the model before it validates the inputs: when both are wrong, its error names
     the model."""
     if identity is not None:
         try:
@@ -76,34 +92,43 @@ def first_fault(core: Inference, identity: RequestIdentity | None, error: NaiadE
     return error
 
 
-class Answer:
-    """Waits for the one response of a request.
+class _Job(NamedTuple):
+    call: Call
+    request: InferRequest
+    options: RequestOptions
+    spec: ModelSpec
+    plan: MessagePlan | None
 
-    It lets go of everything at the end: the request knows its stream and the stream knows us, and
-    such a circle would keep the request's tensors until the garbage collector comes by.
+
+class InferResponder:
+    """Waits for the single response to a request and sends it.
+
+    The job is released at the end: the request refers to its stream and the stream to this
+    responder, and such a cycle would keep the request's tensors until the garbage collector runs.
     """
 
     __slots__ = ("_count", "_job", "_response")
 
     def __init__(
-        self, call: Call, request: InferRequest, options: RequestOptions, spec: ModelSpec
+        self,
+        call: Call,
+        request: InferRequest,
+        options: RequestOptions,
+        spec: ModelSpec,
+        plan: MessagePlan | None = None,
     ) -> None:
-        self._job: tuple[Call, InferRequest, RequestOptions, ModelSpec] | None = (
-            call,
-            request,
-            options,
-            spec,
-        )
+        """`plan` learns from the response."""
+        self._job: _Job | None = _Job(call, request, options, spec, plan)
         self._response: InferResponse | None = None
         self._count = 0
 
-    def take(self, response: InferResponse | None, is_final: bool) -> None:
+    def on_response(self, response: InferResponse | None, is_final: bool) -> None:
         if response is not None:
             self._count += 1
             self._response = response
         if not is_final or self._job is None:
             return
-        call, request, options, spec = self._job
+        call, request, options, spec, plan = self._job
         response, self._response, self._job = self._response, None, None
         if call.is_done:
             return
@@ -117,18 +142,26 @@ class Answer:
             fail(call, error)
         except Exception as error:
             log.error(
-                f"gRPC: answer of model '{request.model_name}' could not be encoded: {error!r}"
+                f"gRPC: the response of model '{request.model_name}' could not be encoded: "
+                f"{error!r}"
             )
             call.finish(Status.INTERNAL, "the response could not be encoded")
         else:
             call.reply(pieces, num_bytes)
+            if plan is not None:
+                plan.learn(response, request)
+
+    def fail(self, error: NaiadError) -> None:
+        job, self._job = self._job, None
+        if job is not None:
+            fail(job.call, error)
 
 
 def response_error(response: InferResponse | None, count: int) -> NaiadError | None:
-    """What is wrong with the answer of a model without decoupled policy.
+    """The fault in the responses of a model without decoupled policy, or None.
 
-    Returned, not raised: a raised error knows the frames it passed, and the response knows the
-    error.
+    The error is returned, not raised: a raised error refers to the frames that it passed, and the
+    response refers to the error.
     """
     if count == 1 and response is not None:
         return response.error

@@ -20,7 +20,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import Code, NaiadError, internal, unavailable
 from naiad.frontends.core import Inference
-from naiad.frontends.grpc.infer import first_fault, response_error
+from naiad.frontends.grpc.infer import Decode, first_fault, response_error
 from naiad.frontends.grpc.response import STATUS
 from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.submit import submit
@@ -43,7 +43,9 @@ class ModelStreamInfer:
         headers: HeaderForward,
         max_in_flight: int,
         is_stopping: Callable[[], bool],
+        decode: Decode = grpc_codec.decode_request,
     ) -> None:
+        self.decode = decode
         self.core = core
         self.headers = headers
         self.max_in_flight = max_in_flight
@@ -73,7 +75,7 @@ class RequestStream:
         try:
             if self._method.is_stopping():
                 raise unavailable(_SHUTTING_DOWN)
-            request, options = grpc_codec.decode_request(message)
+            request, options = self._method.decode(message)
         except NaiadError as error:
             identity = grpc_codec.identify(message)
             if identity is None:

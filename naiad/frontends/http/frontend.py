@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from naiad.core.request import ParameterValue
+from naiad.fastpath.http_plans import HttpPlans
 from naiad.frontends.core import Core
 from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.http.generate import GenerateRoute
@@ -43,6 +44,7 @@ class HttpFrontend:
         self._forward = self._forward_headers if self._header_forward.is_on else None
         self._repository = RepositoryRoutes(core)
         self._memory = SharedMemoryRoutes(core.regions)
+        self.plans = HttpPlans() if options.fast_paths else None
         table = RouteTable(self._entries(), options.restricted_apis)
         self._endpoint = Http1Endpoint(
             table, msgspec.structs.replace(options.limits, max_body_bytes=options.max_input_size)
@@ -128,6 +130,7 @@ class HttpFrontend:
             names["version"],
             self._options.max_input_size,
             self._forward,
+            self.plans,
         )
         return Route(
             route.handle, body_buffer=route.body_buffer, oversize_message=route.oversize_message

@@ -1,8 +1,9 @@
-"""POST /v2/models/M/infer: a body in Triton's inference protocol -> the core -> one answer.
+"""POST /v2/models/M/infer: a body in Triton's inference protocol -> the core -> one response.
 
-An InferRoute is built once per distinct request head and holds all that the head says; `handle` is
-the hot path. Beyond Triton: a flat JSON object that names an input of the model is answered as by
-/generate.
+An InferRoute is built once per distinct request head and holds everything that follows from the
+head; `handle` is the hot part of the full path. A request whose like may come again also sets up
+the fast path (naiad.fastpath) for the next request of its connection.
+Beyond Triton: a flat JSON object that names an input of the model is handled as by /generate.
 """
 
 from __future__ import annotations
@@ -10,30 +11,24 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from naiad.core.model_spec import ModelSpec
-from naiad.core.request import InferRequest, ParameterValue, RequestForm
+from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
+from naiad.fastpath.http_connection import HttpFastPath, may_repeat
+from naiad.fastpath.http_plan import HttpPlan, RequestLayout
+from naiad.fastpath.http_plans import HttpPlans
 from naiad.frontends.core import Inference
 from naiad.frontends.http.generate import SingleGeneration
-from naiad.frontends.http.infer_response import InferAnswer
-from naiad.frontends.http.repeated import (
-    RepeatedForm,
-    RepeatedInfer,
-    is_small_and_here,
-    may_be_repeated,
-)
-from naiad.frontends.http.repeated_json import RepeatedJsonForm, length_in
+from naiad.frontends.http.infer_response import InferResponder
 from naiad.frontends.http.response import respond_error
 from naiad.frontends.submit import submit
 from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, decompress
 from naiad.protocol.v2 import generate, json_codec, raw_request
 from naiad.protocol.v2.json_checked import MissingInputsError
-from naiad.protocol.v2.json_form import JsonForm
-from naiad.protocol.v2.json_template import Template, recall, without_id
-from naiad.protocol.v2.output_format import OutputForms
+from naiad.protocol.v2.output_format import OutputFormats
 from naiad.protocol.v2.triton_json import parse
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
@@ -48,6 +43,12 @@ _INTEGER = re.compile(rb"[+-]?[0-9]{1,20}")
 _ALIGNMENT = 64
 
 
+class _Decoded(NamedTuple):
+    request: InferRequest
+    formats: OutputFormats
+    plan: HttpPlan | None = None
+
+
 class InferRoute:
     __slots__ = (
         "_content_encoding",
@@ -55,13 +56,13 @@ class InferRoute:
         "_forward",
         "_head_error",
         "_header_length",
-        "_json",
+        "_layout",
         "_max_bytes",
         "_model_name",
         "_model_version",
-        "_repeated",
+        "_plan",
+        "_plans",
         "_response_encoding",
-        "_template",
     )
 
     def __init__(
@@ -72,17 +73,19 @@ class InferRoute:
         model_version: str,
         max_bytes: int,
         forward: Callable[[Head], dict[str, ParameterValue]] | None,
+        plans: HttpPlans | None,
     ) -> None:
+        """`plans` is None when the fast paths are switched off."""
         self._core = core
         self._model_name = model_name
         self._model_version = model_version
         self._max_bytes = max_bytes
         self._header_length: int | None = None
-        self._template: Template | None = None
-        """Of the last request with this head: clients repeat themselves."""
-        self._json: JsonForm | None = None
-        """The same, where all of it was JSON."""
-        self._repeated: RepeatedForm | RepeatedJsonForm | None = None
+        self._plans = plans
+        self._plan: HttpPlan | None = None
+        """The plan of the last request with this head."""
+        self._layout: RequestLayout | None = None
+        """The layout of whole requests with this head, for `_layout.plan`."""
         self._forward: dict[str, ParameterValue] | None = None
         self._head_error: NaiadError | None = None
         self._content_encoding = head.headers.get(b"content-encoding", b"identity").decode(
@@ -113,8 +116,8 @@ class InferRoute:
         )
 
     def body_buffer(self, num_bytes: int) -> memoryview | None:
-        """Memory shared with the workers: binary tensors of the body need no further copy. The
-        first of them is aligned there."""
+        """Returns memory shared with the workers: binary tensors of the body need no further copy.
+        The first tensor is aligned."""
         if self._header_length is None or self._content_encoding != IDENTITY:
             return None
         skipped = -self._header_length % _ALIGNMENT
@@ -130,16 +133,17 @@ class InferRoute:
             if spec.is_decoupled:
                 self._infer_decoupled(exchange, body, spec)
                 return
-            request, forms = self._decode(body, spec)
+            request, formats, plan = self._decode(body, model)
             if self._forward:
                 request.parameters = request.parameters | self._forward
+            responder = InferResponder(exchange, formats, spec, self._response_encoding, plan)
             submit(
                 self._core,
                 request,
-                InferAnswer(exchange, forms, spec, self._response_encoding).take,
+                responder.on_response,
                 exchange,
                 model=model,
-                on_accepted=lambda _stream: self._expect_again(exchange, request, model),
+                on_accepted=lambda _stream: self._on_accepted(exchange, plan),
             )
         except MissingInputsError as error:
             self._infer_flat(exchange, error, spec)
@@ -147,79 +151,68 @@ class InferRoute:
         except NaiadError as error:
             respond_error(exchange, error)
 
-    def _expect_again(self, exchange: Exchange, request: InferRequest, model: Model) -> None:
-        form, repeated = request.form, self._repeated
-        # lengths in the head are of the header and the tensors themselves
-        if form is None or self._forward or self._content_encoding != IDENTITY:
-            return
-        if self._core.tracing.is_on:
-            return
-        if repeated is None or repeated.form is not form or repeated.model is not model:
-            if not may_be_repeated(exchange.head, form, self._response_encoding):
-                return
-            repeated = self._repeated = self._what_repeats(exchange.head, form, model)
-        if repeated is not None:
-            exchange.expect_again(RepeatedInfer(repeated))
-
-    def _what_repeats(
-        self, head: Head, form: RequestForm, model: Model
-    ) -> RepeatedForm | RepeatedJsonForm | None:
-        asked = self._model_name, self._model_version
-        if isinstance(form, JsonForm):
-            length = length_in(head)
-            return (
-                None
-                if length is None
-                else RepeatedJsonForm(self._core, head, model, asked, form, length, self._max_bytes)
-            )
-        template = self._template
+    def _on_accepted(self, exchange: Exchange, plan: HttpPlan | None) -> None:
+        """Before the response is delivered: the client may send its next request at once."""
         if (
-            template is None
-            or form is not template.form
-            or self._header_length is None
-            or not is_small_and_here(template)
+            plan is not None
+            and plan.signature.accepted_by is not None
+            and not self._core.tracing.is_on
         ):
-            return None
-        return RepeatedForm(self._core, head, model, asked, template, self._header_length)
+            self._set_fast_path(exchange, plan)
 
-    def _decode(self, body: Buffer, spec: ModelSpec) -> tuple[InferRequest, OutputForms]:
-        template = self._template
-        length = self._header_length
-        if template is not None and length is not None and body.__class__ is bytes:
-            request = template.fill_body(body, length, self._model_name, self._model_version)
-            if request is not None:
-                return request, template.forms
-        if length is None:
-            if len(body):
-                return self._decode_json(body)
-        elif length:
-            if not 0 < length <= len(body):
-                raise invalid_arg(
-                    f"inference header size should be in range (0, {len(body)}), got: {length}"
-                )
-            request, forms = json_codec.decode_request(
-                body, length, self._model_name, self._model_version, self._max_bytes
-            )
-            if request.form is not None:
-                self._template = recall(
-                    self._model_name, without_id(bytes(memoryview(body)[:length]))[0]
-                )
-            return request, forms
-        return raw_request.decode_request(body, spec, self._model_version, self._max_bytes)
+    def _set_fast_path(self, exchange: Exchange, plan: HttpPlan) -> None:
+        """The next request of the connection may repeat this one, which the model would have
+        accepted with any data."""
+        layout = self._layout
+        if layout is None or layout.plan is not plan:
+            if not self._may_repeat(exchange.head):
+                return
+            layout = self._layout = plan.layout(exchange.head, self._max_bytes)
+        if layout is not None:
+            exchange.set_fast_path(HttpFastPath(self._core, layout, _responder))
 
-    def _decode_json(self, body: Buffer) -> tuple[InferRequest, OutputForms]:
-        if self._json is not None and body.__class__ is bytes:
-            request = self._json.fill_body(body, self._model_name, self._model_version)
-            if request is not None:
-                return request, self._json.forms
-        request, forms = json_codec.decode_request(
-            body, None, self._model_name, self._model_version, self._max_bytes
+    def _may_repeat(self, head: Head) -> bool:
+        return (
+            not self._forward
+            # The head of a compressed request gives the lengths of the compressed bytes.
+            and self._content_encoding == self._response_encoding == IDENTITY
+            and may_repeat(head)
         )
-        if isinstance(request.form, JsonForm):
-            self._json = request.form
-        return request, forms
 
-    # A flat body.
+    def _decode(self, body: Buffer, model: Model) -> _Decoded:
+        length = self._header_length
+        if length == 0 or (length is None and not len(body)):
+            return _Decoded(
+                *raw_request.decode_request(body, model.spec, self._model_version, self._max_bytes)
+            )
+        if length is not None and not 0 < length <= len(body):
+            raise invalid_arg(
+                f"inference header size should be in range (0, {len(body)}), got: {length}"
+            )
+        plans = self._plans
+        if plans is None:
+            request, formats, _ = self._decode_fully(body)
+            return _Decoded(request, formats)
+        plan = self._plan
+        if plan is not None and plan.model is model:
+            planned = plan.decode(body, length)
+            if planned is not None:
+                return _Decoded(planned, plan.formats, plan)
+        plan = self._plan = plans.find(model, self._model_version, body, length)
+        if plan is not None:
+            planned = plan.decode(body, length)
+            if planned is not None:
+                return _Decoded(planned, plan.formats, plan)
+        decoded = self._decode_fully(body)
+        plan = self._plan = plans.learn(model, self._model_version, body, length, decoded)
+        return _Decoded(decoded.request, decoded.formats, plan)
+
+    def _decode_fully(self, body: Buffer) -> json_codec.DecodedRequest:
+        return json_codec.decode_request(
+            body, self._header_length, self._model_name, self._model_version, self._max_bytes
+        )
+
+    # Flat bodies.
 
     def _infer_decoupled(self, exchange: Exchange, body: Buffer, spec: ModelSpec) -> None:
         document = parse(body) if self._header_length is None and len(body) else None
@@ -268,7 +261,7 @@ class InferRoute:
             else:
                 self._infer(exchange, data)
         else:
-            # Unpacking releases the GIL: other requests go on meanwhile.
+            # Unpacking releases the GIL, so other requests are served meanwhile.
             future = asyncio.get_running_loop().run_in_executor(
                 None, decompress, body, encoding, self._max_bytes
             )
@@ -289,6 +282,10 @@ class InferRoute:
             )
 
 
+def _responder(exchange: Exchange, plan: HttpPlan, model: Model) -> InferResponder:
+    return InferResponder(exchange, plan.formats, model.spec, IDENTITY, plan)
+
+
 def _names_an_input(document: dict[str, object], spec: ModelSpec) -> bool:
     return any(key in spec.inputs for key in document)
 
@@ -303,6 +300,7 @@ def _header_length(head: Head) -> int | None:
     value = int(text)
     if not _INT32_MIN <= value <= _INT32_MAX:
         raise invalid_arg(
-            f"Unable to parse {_LENGTH_HEADER}, value is out of range [ {_INT32_MIN}, {_INT32_MAX} ], got: {value}"
+            f"Unable to parse {_LENGTH_HEADER}, value is out of range "
+            f"[ {_INT32_MIN}, {_INT32_MAX} ], got: {value}"
         )
     return value

@@ -1,9 +1,8 @@
-"""The one answer of an inference request over HTTP: a response of the core -> JSON and binary data,
-compressed where the client wants it.
+"""The single response to an inference request over HTTP: InferResponse -> JSON and binary data,
+compressed when the client asks for it.
 
-In:  responses, from the request's stream. Out: the exchange is answered, once. An answer that
-     repeats the last one of its form but for the data is put together from bytes that have been
-     rendered before.
+In:  responses from the request's stream. Out: one HTTP response on the exchange. A plan, where the
+     request has one, encodes responses that repeat an earlier one and learns from the others.
 """
 
 from __future__ import annotations
@@ -13,77 +12,69 @@ import asyncio
 from naiad.core.model_spec import ModelSpec
 from naiad.core.response import InferResponse
 from naiad.errors import NaiadError, internal
+from naiad.fastpath.http_plan import HttpPlan
 from naiad.frontends.http.response import respond_error
 from naiad.protocol.compression import IDENTITY, compress
 from naiad.protocol.v2 import json_codec
-from naiad.protocol.v2.output_format import AnswerHead, OutputForms
+from naiad.protocol.v2.output_format import OutputFormats
 from naiad.transport.http1.exchange import Exchange
-from naiad.transport.http1.response_head import render_head
 
 _MAX_INLINE_COMPRESS_BYTES = 64 * 1024
-_MAX_AGAIN_BYTES = 64 * 1024
-"""Larger answers are written without a copy."""
 
 
-class InferAnswer:
-    """Waits for the one response of a request."""
+class InferResponder:
+    """Waits for the single response to a request and sends it."""
 
-    __slots__ = ("_encoding", "_exchange", "_forms", "_response", "_spec")
+    __slots__ = ("_encoding", "_exchange", "_formats", "_plan", "_response", "_spec")
 
     def __init__(
-        self, exchange: Exchange, forms: OutputForms, spec: ModelSpec, encoding: str
+        self,
+        exchange: Exchange,
+        formats: OutputFormats,
+        spec: ModelSpec,
+        encoding: str,
+        plan: HttpPlan | None,
     ) -> None:
         self._exchange = exchange
-        self._forms = forms
+        self._formats = formats
         self._spec = spec
         self._encoding = encoding
+        self._plan = plan if encoding == IDENTITY else None
         self._response: InferResponse | None = None
 
-    def take(self, response: InferResponse | None, is_final: bool) -> None:
+    def on_response(self, response: InferResponse | None, is_final: bool) -> None:
         if response is None:
             response = self._response
         if not is_final:
             self._response = response
             return
-        if response is not None and response.error is None:
-            last = self._forms.answers.get(len(response.id))
-            if last is not None and self._answer_again(response, last):
+        plan = self._plan
+        if response is not None and plan is not None:
+            parts = plan.encode(response)
+            if parts is not None and self._exchange.respond_rendered(parts):
                 return
         if response is None:
-            respond_error(
-                self._exchange, internal("the model ended the request without a response")
-            )
+            self.fail(internal("the model ended the request without a response"))
             return
         if response.error is not None:
             # Not raised: an error that was raised holds the frames it passed, and with them the
             # request's memory until the garbage collector runs.
-            respond_error(self._exchange, response.error)
+            self.fail(response.error)
             return
         try:
-            encoded = json_codec.encode_response(response, self._forms, self._spec)
+            encoded = json_codec.encode_response(response, self._formats, self._spec)
         except NaiadError as error:
-            respond_error(self._exchange, error)
+            self.fail(error)
             return
+        if plan is not None:
+            plan.learn(response, encoded)
         if self._encoding == IDENTITY:
             self._exchange.respond_parts(200, encoded.headers, encoded.parts, encoded.size)
         else:
             self._compress(encoded)
 
-    def _answer_again(self, response: InferResponse, last: AnswerHead) -> bool:
-        if (
-            self._encoding != IDENTITY
-            or last.size > _MAX_AGAIN_BYTES
-            or not json_codec.is_repeated(response, last)
-        ):
-            return False
-        if not last.start:
-            last.start = render_head(200, last.headers, last.size) + (
-                b'{"id":"' if last.id_bytes else last.text
-            )
-        data = [tensor.data for tensor in response.outputs]
-        if last.id_bytes:
-            data = [response.id.encode(), last.text, *data]
-        return self._exchange.respond_again(last.start, data)
+    def fail(self, error: NaiadError) -> None:
+        respond_error(self._exchange, error)
 
     def _compress(self, encoded: json_codec.EncodedResponse) -> None:
         headers = b"%bContent-Encoding: %b\r\n" % (encoded.headers, self._encoding.encode())
@@ -101,4 +92,4 @@ class InferAnswer:
         if future.exception() is None:
             self._exchange.respond(200, headers, future.result())
         else:
-            respond_error(self._exchange, internal("failed to compress the response"))
+            self.fail(internal("failed to compress the response"))

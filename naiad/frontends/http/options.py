@@ -23,5 +23,8 @@ class HttpOptions(msgspec.Struct, frozen=True):
     restricted_apis: dict[str, Restriction] = {}
     """Keyed by Triton's groups: health, metadata, inference, shared-memory, model-config,
     model-repository, statistics, trace, logging."""
+    fast_paths: bool = True
+    """`--fast-paths`: requests that repeat an earlier one except for their data skip the full
+    path."""
     limits: Http1Limits = Http1Limits()
     """The limits of the transport; `max_input_size` replaces `max_body_bytes`."""

@@ -1,7 +1,7 @@
-"""`-u`: host, port, scheme and path of a service, and the TLS context that its flags ask for.
+"""Parses the address of a service (`-u`) and builds the TLS context for it.
 
-In:  `localhost:8000`, `https://host/v1`, `[::1]:8001`. Out: Address. Raises OptionError for what is
-     none of these.
+In:  a text such as `localhost:8000`, `https://host/v1` or `[::1]:8001`.
+Out: an Address. Raises OptionError for any other text.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def tls_context(files: TlsFiles, alpn: list[str]) -> ssl.SSLContext:
         if files.certificate_file:
             context.load_cert_chain(files.certificate_file, files.key_file or None)
     except (OSError, ssl.SSLError) as error:
-        raise OptionError(f"TLS files cannot be used: {error}") from None
+        raise OptionError(f"failed to load the TLS files: {error}") from None
     context.check_hostname = files.should_verify_host and files.should_verify_peer
     if not files.should_verify_peer:
         context.verify_mode = ssl.CERT_NONE

@@ -1,8 +1,7 @@
-"""One request on its way: what the load knows of it while it is out, and who is told when answers
-come.
+"""Defines a request in flight (Call), the channel that carries it, and the listener for responses.
 
-Times are time.monotonic_ns. Rule: a channel tells its listener of each call's end exactly once,
-with an error or without.
+Times are time.monotonic_ns.
+Rule: a channel reports the end of each call to its listener exactly once, with or without an error.
 """
 
 from __future__ import annotations
@@ -27,32 +26,34 @@ class Call:
     def __init__(self, slot: int, item: int, intended_ns: int, sequence: int = -1) -> None:
         self.slot = slot
         self.item = item
-        """Which prepared request it was: an index into the data set."""
+        """Index of the prepared request."""
         self.intended_ns = intended_ns
-        """When the schedule wanted it sent; latency counts from here. In a closed loop that is when
-        it was sent."""
+        """Time at which the schedule wanted the request sent; latency counts from it. In a closed
+        loop it is the time at which the request was sent."""
         self.sequence = sequence
         self.sent_ns = 0
         self.written_ns = 0
         self.first_byte_ns = 0
         self.response_ns: list[int] | None = None
-        """Arrival of each response of a stream."""
+        """Arrival time of each response of a stream."""
         self.responses: list[Any] | None = None
         self.is_lost = False
-        """It failed because there is no connection, not because the server said so."""
+        """True if the request failed because there is no connection to the server."""
 
 
 class Listener(Protocol):
     def on_response(self, call: Call, payload: Any, now_ns: int) -> None:
-        """One of several responses to a streaming request."""
+        """Called for each response to a streaming request."""
 
     def on_end(self, call: Call, error: str | None, payload: Any, now_ns: int) -> None:
-        """The whole answer is there; `payload` is the body or message of a request with a single
-        answer, where it was kept."""
+        """Called when the response is complete or has failed.
+
+        `payload` is the body or message of a single response, if the channel keeps it.
+        """
 
 
 class Channel(Protocol):
-    """A connection, or a stream within one, that reopens itself when it was lost."""
+    """A connection, or a stream of one, that reconnects after it was lost."""
 
     @property
     def num_in_flight(self) -> int: ...

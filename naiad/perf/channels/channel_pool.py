@@ -1,5 +1,8 @@
-"""Channels for an open loop: the one used last is taken first, new ones are made while all are
-busy, up to a limit."""
+"""A pool of channels for an open loop.
+
+The channel released last is reused first. While all channels are busy, new ones are made up to a
+limit.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class ChannelPool:
         self._all: list[Channel] = []
 
     async def warm(self, count: int) -> None:
-        """Opens that many beforehand, so that connecting is not measured. Raises ConnectError."""
+        """Opens this many channels, so that connecting is not measured. Raises ConnectError."""
         added = [
             self._make_channel() for _ in range(min(count, self._max_channels) - len(self._all))
         ]

@@ -1,8 +1,6 @@
-"""Questions to a server that are no load: its metadata, a model's facts and statistics, shared
-memory, loading.
+"""The interface for requests that are not load: metadata, statistics, shared memory, loading.
 
-Rule: one interface over both protocols, so that whatever measures does not care which one carries
-      the load.
+Rule: HTTP and gRPC have the same interface, so that measuring does not depend on the protocol.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from naiad.perf.data.model_facts import ModelFacts, ensemble_steps, model_facts
 
 
 class ControlError(Exception):
-    """The server cannot be reached or refused; the message is for the person who asked."""
+    """The server cannot be reached or returned an error. The message is shown to the user."""
 
 
 class Control(Protocol):
@@ -30,17 +28,17 @@ class Control(Protocol):
     async def is_model_ready(self, model: str, version: str = "") -> bool: ...
 
     async def load_model(self, model: str, config: str = "") -> None:
-        """`config`: JSON that replaces the model's configuration."""
+        """Loads a model. `config` is JSON that replaces the model's configuration."""
 
     async def unload_model(self, model: str) -> None: ...
 
     async def set_trace(self, model: str, settings: dict[str, list[str]]) -> None: ...
 
     async def register_memory(self, kind: str, name: str, document: dict[str, Any]) -> None:
-        """`kind`: system or cuda; `document` as the HTTP interface has it."""
+        """Registers a region. `kind` is "system" or "cuda"; `document` is the HTTP body."""
 
     async def unregister_memory(self, kind: str) -> None:
-        """All regions of that kind."""
+        """Unregisters all regions of a kind."""
 
     async def close(self) -> None: ...
 
@@ -58,27 +56,28 @@ async def read_model_facts(
     metadata = await control.model_metadata(model, version)
     config = await control.model_config(model, version)
     facts = model_facts(metadata, config, version, list(server.get("extensions", [])))
-    found = await _composing(control, ensemble_steps(config) + bls_composing)
+    parts = await _composing(control, ensemble_steps(config) + bls_composing)
     return msgspec.structs.replace(
         facts,
-        composing=found.names,
-        is_sequence=facts.is_sequence or (facts.is_ensemble and found.has_sequence),
-        is_decoupled=facts.is_decoupled or (facts.is_ensemble and found.has_decoupled),
+        composing=parts.names,
+        is_sequence=facts.is_sequence or (facts.is_ensemble and parts.has_sequence),
+        is_decoupled=facts.is_decoupled or (facts.is_ensemble and parts.has_decoupled),
     )
 
 
 async def _composing(control: Control, models: list[tuple[str, str]]) -> ComposingModels:
-    """Each once, in the order of the steps; steps that are ensembles themselves add theirs."""
-    found: dict[tuple[str, str], None] = {}
+    """Returns each composing model once, in the order of the steps, including the steps of nested
+    ensembles."""
+    names: dict[tuple[str, str], None] = {}
     has_sequence = has_decoupled = False
     waiting = list(reversed(models))
     while waiting:
         entry = waiting.pop()
-        if entry in found:
+        if entry in names:
             continue
-        found[entry] = None
+        names[entry] = None
         config = await control.model_config(*entry)
         has_sequence |= "sequence_batching" in config
         has_decoupled |= bool(config.get("model_transaction_policy", {}).get("decoupled", False))
         waiting += reversed(ensemble_steps(config))
-    return ComposingModels(tuple(found), has_sequence, has_decoupled)
+    return ComposingModels(tuple(names), has_sequence, has_decoupled)

@@ -1,4 +1,4 @@
-"""Control over gRPC: the same questions as unary calls, the same answers as dictionaries."""
+"""Control over gRPC. Converts responses to the same dictionaries as control over HTTP."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from naiad.pb import grpc_service_pb2 as pb
 from naiad.perf.channels.address import Address
 from naiad.perf.channels.call import Call
 from naiad.perf.channels.control import ControlError
-from naiad.perf.channels.control_http import ANSWER_LIMIT_S, LOAD_LIMIT_S
+from naiad.perf.channels.control_http import LOAD_LIMIT_S, RESPONSE_LIMIT_S
 from naiad.perf.channels.grpc_channel import GrpcChannel
 from naiad.perf.channels.grpc_connection import SharedConnection
 from naiad.perf.channels.grpc_head import request_block
@@ -49,43 +49,43 @@ class GrpcControl:
         self,
         method: str,
         request: Message,
-        answer_type: type[M],
+        response_type: type[M],
         *,
-        limit_s: float = ANSWER_LIMIT_S,
+        limit_s: float = RESPONSE_LIMIT_S,
     ) -> M:
-        """Raises ControlError."""
-        listener = _Answer(asyncio.get_running_loop().create_future())
+        """Makes a unary call. Raises ControlError."""
+        listener = _ResponseListener(asyncio.get_running_loop().create_future())
         block = request_block(self._address, method, metadata=self._metadata)
         channel = GrpcChannel(self._connection, block, listener, should_keep_body=True)
         channel.send(frame(request.SerializeToString()), Call(0, 0, 0))
         try:
             async with asyncio.timeout(limit_s):
-                return answer_type.FromString(await listener.answer)
+                return response_type.FromString(await listener.response)
         except TimeoutError:
             channel.close()
             raise ControlError(
-                f"{self._address.authority} did not answer {method} within {limit_s:g} s"
+                f"{self._address.authority} did not respond to {method} within {limit_s:g} s"
             ) from None
         except DecodeError:
             raise ControlError(
-                f"{self._address.authority} answered {method} with a message that cannot be read"
+                f"{self._address.authority} sent a response to {method} that cannot be decoded"
             ) from None
 
     async def close(self) -> None:
         self._connection.close()
 
     async def server_metadata(self) -> dict[str, Any]:
-        answer = await self.call(
+        response = await self.call(
             "ServerMetadata", pb.ServerMetadataRequest(), pb.ServerMetadataResponse
         )
         return {
-            "name": answer.name,
-            "version": answer.version,
-            "extensions": list(answer.extensions),
+            "name": response.name,
+            "version": response.version,
+            "extensions": list(response.extensions),
         }
 
     async def model_metadata(self, model: str, version: str) -> dict[str, Any]:
-        answer = await self.call(
+        response = await self.call(
             "ModelMetadata",
             pb.ModelMetadataRequest(name=model, version=version),
             pb.ModelMetadataResponse,
@@ -95,42 +95,42 @@ class GrpcControl:
                 {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
                 for tensor in tensors
             ]
-            for tensors in (answer.inputs, answer.outputs)
+            for tensors in (response.inputs, response.outputs)
         )
         return {
-            "name": answer.name,
-            "versions": list(answer.versions),
-            "platform": answer.platform,
+            "name": response.name,
+            "versions": list(response.versions),
+            "platform": response.platform,
             "inputs": inputs,
             "outputs": outputs,
         }
 
     async def model_config(self, model: str, version: str) -> dict[str, Any]:
-        answer = await self.call(
+        response = await self.call(
             "ModelConfig",
             pb.ModelConfigRequest(name=model, version=version),
             pb.ModelConfigResponse,
         )
-        return config_to_dict(answer.config)
+        return config_to_dict(response.config)
 
     async def model_statistics(self, model: str, version: str) -> list[dict[str, Any]]:
-        answer = await self.call(
+        response = await self.call(
             "ModelStatistics",
             pb.ModelStatisticsRequest(name=model, version=version),
             pb.ModelStatisticsResponse,
         )
-        return [_statistics(entry) for entry in answer.model_stats]
+        return [_statistics(entry) for entry in response.model_stats]
 
     async def is_model_ready(self, model: str, version: str = "") -> bool:
         try:
-            answer = await self.call(
+            response = await self.call(
                 "ModelReady",
                 pb.ModelReadyRequest(name=model, version=version),
                 pb.ModelReadyResponse,
             )
         except ControlError:
             return False
-        return answer.ready
+        return response.ready
 
     async def load_model(self, model: str, config: str = "") -> None:
         request = pb.RepositoryModelLoadRequest(model_name=model)
@@ -183,22 +183,22 @@ class GrpcControl:
             )
 
 
-class _Answer:
-    """Listener of one call."""
+class _ResponseListener:
+    """Listener of one call; completes the future `response`."""
 
-    def __init__(self, answer: asyncio.Future[bytes]) -> None:
-        self.answer = answer
+    def __init__(self, response: asyncio.Future[bytes]) -> None:
+        self.response = response
 
     def on_response(self, call: Call, payload: Any, now_ns: int) -> None:
-        raise AssertionError("control answers are not streams")
+        raise AssertionError("control responses are not streams")
 
     def on_end(self, call: Call, error: str | None, payload: Any, now_ns: int) -> None:
-        if self.answer.done():
+        if self.response.done():
             return
         if error is None:
-            self.answer.set_result(payload or b"")
+            self.response.set_result(payload or b"")
         else:
-            self.answer.set_exception(ControlError(error))
+            self.response.set_exception(ControlError(error))
 
 
 def _statistics(entry: pb.ModelStatistics) -> dict[str, Any]:

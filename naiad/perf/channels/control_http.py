@@ -1,4 +1,4 @@
-"""Control over HTTP: one connection, one question at a time."""
+"""Control over HTTP: one connection, one request at a time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from naiad.perf.channels.control import ControlError
 from naiad.perf.channels.http_channel import HttpChannel
 from naiad.perf.channels.http_request import request_bytes
 
-ANSWER_LIMIT_S = 30.0
+RESPONSE_LIMIT_S = 30.0
 LOAD_LIMIT_S = 1800.0
-"""Loading a large model takes minutes, and unloading waits for what it still computes."""
+"""Loading a large model takes minutes, and unloading waits for requests in flight."""
 
 
 class HttpControl:
@@ -30,45 +30,45 @@ class HttpControl:
         self._headers = headers
         self._channel = HttpChannel(address, self, tls=tls, should_keep_body=True)
         self._lock = asyncio.Lock()
-        self._answer: asyncio.Future[bytes] | None = None
+        self._response: asyncio.Future[bytes] | None = None
 
     # Listener.
 
     def on_response(self, call: Call, payload: Any, now_ns: int) -> None:
-        raise AssertionError("control answers are not streams")
+        raise AssertionError("control responses are not streams")
 
     def on_end(self, call: Call, error: str | None, payload: Any, now_ns: int) -> None:
-        answer = self._answer
-        if answer is None or answer.done():
+        response = self._response
+        if response is None or response.done():
             return
         if error is None:
-            answer.set_result(payload[1])
+            response.set_result(payload[1])
         else:
-            answer.set_exception(ControlError(error))
+            response.set_exception(ControlError(error))
 
-    async def ask(
-        self, method: str, path: str, body: bytes = b"", *, limit_s: float = ANSWER_LIMIT_S
+    async def request(
+        self, method: str, path: str, body: bytes = b"", *, limit_s: float = RESPONSE_LIMIT_S
     ) -> bytes:
-        """Raises ControlError for an answer other than 200."""
+        """Sends a request and returns the body. Raises ControlError if the status is not 200."""
         async with self._lock:
             data = request_bytes(self._address, method, path, body, headers=self._headers)
-            self._answer = asyncio.get_running_loop().create_future()
+            self._response = asyncio.get_running_loop().create_future()
             self._channel.send(data, Call(0, 0, 0))
             try:
                 async with asyncio.timeout(limit_s):
-                    return await self._answer
+                    return await self._response
             except TimeoutError:
                 raise ControlError(
-                    f"{self._address.authority} did not answer {path} within {limit_s:g} s"
+                    f"{self._address.authority} did not respond to {path} within {limit_s:g} s"
                 ) from None
 
     async def get_json(self, path: str) -> Any:
-        body = await self.ask("GET", path)
+        body = await self.request("GET", path)
         try:
             return json.loads(body)
         except ValueError:
             raise ControlError(
-                f"{self._address.authority}{path} did not answer with JSON"
+                f"the response of {self._address.authority}{path} is not JSON"
             ) from None
 
     async def close(self) -> None:
@@ -90,14 +90,14 @@ class HttpControl:
 
     async def is_model_ready(self, model: str, version: str = "") -> bool:
         try:
-            await self.ask("GET", f"{model_path(model, version)}/ready")
+            await self.request("GET", f"{model_path(model, version)}/ready")
         except ControlError:
             return False
         return True
 
     async def load_model(self, model: str, config: str = "") -> None:
         document = {"parameters": {"config": config}} if config else {}
-        await self.ask(
+        await self.request(
             "POST",
             f"/v2/repository/models/{_quote(model)}/load",
             json.dumps(document).encode(),
@@ -105,7 +105,7 @@ class HttpControl:
         )
 
     async def unload_model(self, model: str) -> None:
-        await self.ask(
+        await self.request(
             "POST", f"/v2/repository/models/{_quote(model)}/unload", b"{}", limit_s=LOAD_LIMIT_S
         )
 
@@ -114,19 +114,19 @@ class HttpControl:
             name: values if name == "trace_level" else values[0]
             for name, values in settings.items()
         }
-        await self.ask(
+        await self.request(
             "POST", f"/v2/models/{_quote(model)}/trace/setting", json.dumps(document).encode()
         )
 
     async def register_memory(self, kind: str, name: str, document: dict[str, Any]) -> None:
-        await self.ask(
+        await self.request(
             "POST",
             f"/v2/{kind}sharedmemory/region/{_quote(name)}/register",
             json.dumps(document).encode(),
         )
 
     async def unregister_memory(self, kind: str) -> None:
-        await self.ask("POST", f"/v2/{kind}sharedmemory/unregister")
+        await self.request("POST", f"/v2/{kind}sharedmemory/unregister")
 
 
 def _quote(name: str) -> str:
@@ -138,10 +138,10 @@ def model_path(model: str, version: str) -> str:
 
 
 async def fetch(address: Address, path: str, tls: ssl.SSLContext | None = None) -> bytes:
-    """One page, e.g. of metrics. Raises ControlError."""
+    """Returns one page, e.g. of metrics. Raises ControlError."""
     control = HttpControl(address, tls)
     try:
-        return await control.ask("GET", path)
+        return await control.request("GET", path)
     except ConnectError as error:
         raise ControlError(str(error)) from None
     finally:

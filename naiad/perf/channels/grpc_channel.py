@@ -1,7 +1,7 @@
-"""Unary gRPC calls, one at a time, over a connection that other channels share.
+"""Makes unary gRPC calls, one at a time, over a connection that other channels share.
 
-In:  `send(framed message, call)`. Out: Listener.on_end, with the answer's message where somebody
-     will read it.
+In:  `send(framed message, call)`.
+Out: Listener.on_end, with the response message if should_keep_body is set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class GrpcChannel:
         should_keep_body: bool = False,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`block`: the headers of every call, see request_block."""
+        """`block` is the header block of every call; see request_block."""
         self.num_in_flight = 0
         self._shared = connection
         self._block = block

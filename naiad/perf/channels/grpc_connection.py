@@ -1,10 +1,9 @@
-"""One HTTP/2 connection to a gRPC server, used once: the asyncio protocol around Http2Connection in
-the client's role.
+"""One HTTP/2 connection to a gRPC server: the asyncio protocol around Http2Connection as a client.
 
-In:  `start(block)` for a new call, `write(stream, message)` for its messages. Out: methods of the
-     stream's StreamOwner.
-Rule: what is sent while bytes are being handled leaves in one write at their end; everything else
-      leaves at once.
+In:  `start(block)` for a new call, `write(stream, message)` for its messages.
+Out: calls to the stream's StreamOwner.
+Rule: data sent while received bytes are being handled is written once, after them. All other data
+      is written immediately.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 
 from naiad.perf.channels.address import Address
 from naiad.perf.channels.call import ConnectError
-from naiad.perf.channels.grpc_head import AnswerHead, make_answer_head, status_words
+from naiad.perf.channels.grpc_head import GrpcHead, make_grpc_head, status_error
 from naiad.perf.channels.http_channel import CONNECT_LIMIT_S, connect_reason
 from naiad.transport.http2.connection import Http2Connection
 from naiad.transport.http2.event import (
@@ -33,7 +32,7 @@ from naiad.transport.http2.limits import Http2Limits
 from naiad.transport.http2.stream import Stream
 
 _JOIN_BYTES = 1 << 16
-# The server is the one under test: it may talk as much as it likes.
+# The server is under test, so its frames are not limited.
 _LIMITS = Http2Limits(
     control_frame_burst=1 << 30,
     reset_burst=1 << 30,
@@ -46,7 +45,7 @@ class StreamOwner(Protocol):
     def on_data(self, stream: Stream, data: bytes | memoryview, now_ns: int) -> None: ...
 
     def on_closed(self, stream: Stream, error: str | None, now_ns: int) -> None:
-        """Exactly once; `error` is None for status OK."""
+        """Called exactly once. `error` is None for status OK."""
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -58,12 +57,12 @@ class GrpcConnection(asyncio.Protocol):
     ) -> None:
         self.num_streams = 0
         self.is_open = False
-        self.ending = ""
-        """Why it is not open any more."""
+        self.close_reason = ""
+        """The reason why the connection is no longer open."""
         self._address = address
         self._tls = tls
         self._clock_ns = clock_ns
-        self._http2 = Http2Connection(is_server=False, make_head=make_answer_head, limits=_LIMITS)
+        self._http2 = Http2Connection(is_server=False, make_head=make_grpc_head, limits=_LIMITS)
         self._transport: asyncio.Transport | None = None
         self._is_receiving = False
 
@@ -92,7 +91,7 @@ class GrpcConnection(asyncio.Protocol):
     # Calls.
 
     def start(self, block: bytes, owner: StreamOwner) -> Stream:
-        """The caller flushes, usually with the first message."""
+        """Opens a stream. The caller must flush, usually by writing the first message."""
         stream = self._http2.open_stream(block)
         stream.context = owner
         self.num_streams += 1
@@ -118,7 +117,7 @@ class GrpcConnection(asyncio.Protocol):
         sender, transport = self._http2.sender, self._transport
         while transport is not None and sender.out:
             num_bytes = sender.out_bytes
-            out = sender.take()
+            out = sender.pop_output()
             if num_bytes <= _JOIN_BYTES:
                 transport.write(b"".join(out))
             else:
@@ -135,7 +134,7 @@ class GrpcConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         reason = f": {connect_reason(exc)}" if exc is not None else ""
-        self._end_all(f"the server closed the connection before it answered{reason}")
+        self._end_all(f"the server closed the connection before it responded{reason}")
 
     def pause_writing(self) -> None:
         self._http2.sender.is_paused = True
@@ -165,16 +164,16 @@ class GrpcConnection(asyncio.Protocol):
                 if event.end_stream:
                     self._end(event.stream, "the stream ended without a status", now_ns)
         elif kind is TrailersReceived:
-            self._end(event.stream, status_words(event.head), now_ns)
+            self._end(event.stream, status_error(event.head), now_ns)
         elif kind is HeadersReceived:
             if event.end_stream:
-                self._end(event.stream, status_words(event.head), now_ns)
+                self._end(event.stream, status_error(event.head), now_ns)
             elif event.head.http_status != b"200":
                 self._refuse(event.stream, event.head, now_ns)
         elif kind is StreamEnded:
             self._end(event.stream, f"the stream was reset ({_code_name(event.code)})", now_ns)
         elif kind is GoAwayReceived:
-            # What is under way may still be answered; new calls need a new connection.
+            # Calls in flight may still get a response; new calls need a new connection.
             self.is_open = False
         elif kind is ConnectionFailed:
             self._end_all(f"HTTP/2: {event.reason}")
@@ -182,8 +181,8 @@ class GrpcConnection(asyncio.Protocol):
                 self.flush()
                 self._transport.close()
 
-    def _refuse(self, stream: Stream, head: AnswerHead, now_ns: int) -> None:
-        self._end(stream, status_words(head), now_ns)
+    def _refuse(self, stream: Stream, head: GrpcHead, now_ns: int) -> None:
+        self._end(stream, status_error(head), now_ns)
         self._http2.sender.reset(stream, ErrorCode.CANCEL)
 
     def _end(self, stream: Stream, error: str | None, now_ns: int) -> None:
@@ -195,7 +194,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def _end_all(self, error: str) -> None:
         self.is_open = False
-        self.ending = self.ending or error
+        self.close_reason = self.close_reason or error
         now_ns = self._clock_ns()
         for stream in list(self._http2.streams.values()):
             self._end(stream, error, now_ns)
@@ -206,8 +205,8 @@ def _code_name(code: int) -> str:
 
 
 class SharedConnection:
-    """The connection that several channels use: opened by whoever needs it first, and again when it
-    was lost."""
+    """A connection that several channels share. It is opened on first use and reopened after it was
+    lost."""
 
     def __init__(self, address: Address, tls: ssl.SSLContext | None = None) -> None:
         self.current: GrpcConnection | None = None
@@ -227,11 +226,9 @@ class SharedConnection:
             if self._opening is not None and self._opening.done():
                 self._opening = None
         if not connection.is_open:
-            # A server that speaks something else answers our preface and closes before anybody
-            # could open a stream.
-            raise ConnectError(
-                f"no gRPC server at {self._address.authority}: {connection.ending or 'it says goodbye at once'}"
-            )
+            # A server of another protocol responds to our preface by closing the connection.
+            reason = connection.close_reason or "it closes the connection immediately"
+            raise ConnectError(f"no gRPC server at {self._address.authority}: {reason}")
         return connection
 
     async def _open(self) -> GrpcConnection:

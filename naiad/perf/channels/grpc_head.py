@@ -1,5 +1,4 @@
-"""Header blocks of a gRPC client: what a request carries, and what an answer's headers or trailers
-mean."""
+"""Encodes the header block of a gRPC request and decodes the headers or trailers of a response."""
 
 from __future__ import annotations
 
@@ -16,20 +15,20 @@ from naiad.transport.http2.hpack import HeaderList, encode_headers
 SERVICE = "/inference.GRPCInferenceService"
 
 
-class AnswerHead(msgspec.Struct, frozen=True):
+class GrpcHead(msgspec.Struct, frozen=True):
     http_status: bytes
     grpc_status: int
-    """-1 when the block has none."""
+    """-1 if the block has no status."""
     message: str
     encoding: bytes
 
 
-def make_answer_head(headers: HeaderList) -> AnswerHead:
+def make_grpc_head(headers: HeaderList) -> GrpcHead:
     fields = dict(headers)
     status = fields.get(b"grpc-status", b"-1")
     message = unquote_to_bytes(fields.get(b"grpc-message", b"")).decode("utf-8", "replace")
     number = int(status) if status.removeprefix(b"-").isdigit() else int(Status.UNKNOWN)
-    return AnswerHead(
+    return GrpcHead(
         fields.get(b":status", b""), number, message, fields.get(b"grpc-encoding", b"identity")
     )
 
@@ -55,12 +54,13 @@ def request_block(
     return encode_headers(headers)
 
 
-def status_words(head: AnswerHead) -> str | None:
-    """None when the call went well."""
+def status_error(head: GrpcHead) -> str | None:
+    """Returns the error that the status stands for, or None for status OK."""
     if head.grpc_status == 0:
         return None
     if head.grpc_status < 0:
-        return f"no gRPC status in the answer (HTTP status {head.http_status.decode('ascii', 'replace') or 'missing'})"
+        http_status = head.http_status.decode("ascii", "replace") or "missing"
+        return f"no gRPC status in the response (HTTP status {http_status})"
     name = (
         Status(head.grpc_status).name if head.grpc_status in set(Status) else str(head.grpc_status)
     )

@@ -1,8 +1,8 @@
-"""InferRequest -> ModelInferRequest bytes, built once; what changes per request is put in where
-protobuf's own order has it.
+"""Encodes an InferRequest as a ModelInferRequest message.
 
-A message begins with the model's name and version; id and sequence parameters follow them, at
-`head_bytes`.
+A message is encoded once and sent many times. It begins with the model's name and version. The id
+and the sequence parameters, which differ between requests, are inserted after them, at offset
+`head_bytes`, where protobuf's field order has them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class GrpcInferEncoder:
     def __init__(
         self, model: str, version: str, *, encoding: str = "", is_stream: bool = False
     ) -> None:
-        """`is_stream`: messages are framed by the stream channel, after it has added an id."""
+        """With `is_stream`, the stream channel frames the messages after it has added an id."""
         self._model = model
         self._version = version
         self._encoding = encoding
@@ -46,9 +46,9 @@ class GrpcInferEncoder:
             else:
                 message.raw_input_contents.append(tensor.raw)
         for output in request.outputs:
-            wanted = message.outputs.add(name=output.name)
+            requested = message.outputs.add(name=output.name)
             if output.span is not None:
-                _set_span(wanted.parameters, output.span)
+                _set_span(requested.parameters, output.span)
         for name, value in request.parameters.items():
             set_parameter(message.parameters[name], value)
         if self._is_stream:

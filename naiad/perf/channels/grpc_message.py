@@ -1,5 +1,4 @@
-"""gRPC's length-prefixed messages: one prebuilt for sending, and those of a stream's bytes put
-together again."""
+"""Encodes and decodes gRPC's length-prefixed messages."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ def frame(message: bytes, encoding: str = "") -> bytes:
 
 
 class MessageAssembler:
-    """Bytes of one stream -> its messages. Answers are never compressed: we do not offer to accept
-    that."""
+    """Splits the bytes of one stream into messages. Responses are never compressed, because the
+    client does not offer to accept compression."""
 
     __slots__ = ("_held", "_needed")
 
     def __init__(self) -> None:
         self._held: list[bytes | memoryview] = []
         self._needed = 0
-        """Bytes that are missing before the next message is complete; 0 when nothing is held."""
+        """Number of bytes missing from the held message; 0 if nothing is held."""
 
     def feed(self, data: bytes | memoryview) -> list[bytes]:
         if self._held:
@@ -37,19 +36,21 @@ class MessageAssembler:
             data = b"".join(self._held)
             self._held = []
         messages: list[bytes] = []
-        at, end = 0, len(data)
-        while end - at >= PREFIX_BYTES:
-            stop = at + PREFIX_BYTES + int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
+        start, end = 0, len(data)
+        while end - start >= PREFIX_BYTES:
+            stop = start + _framed_size(data, start)
             if stop > end:
                 break
-            messages.append(bytes(data[at + PREFIX_BYTES : stop]))
-            at = stop
-        if at < end:
-            self._held = [bytes(data[at:])]
-            whole = (
-                PREFIX_BYTES
-                if end - at < PREFIX_BYTES
-                else PREFIX_BYTES + int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
-            )
-            self._needed = whole - (end - at)
+            messages.append(bytes(data[start + PREFIX_BYTES : stop]))
+            start = stop
+        if start < end:
+            self._held = [bytes(data[start:])]
+            has_prefix = end - start >= PREFIX_BYTES
+            size = _framed_size(data, start) if has_prefix else PREFIX_BYTES
+            self._needed = size - (end - start)
         return messages
+
+
+def _framed_size(data: bytes | memoryview, start: int) -> int:
+    """Returns the size of the message at `start`, with its prefix."""
+    return PREFIX_BYTES + int.from_bytes(data[start + 1 : start + PREFIX_BYTES], "big")

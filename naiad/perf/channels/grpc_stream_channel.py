@@ -1,10 +1,10 @@
-"""One ModelStreamInfer stream: requests out, any number of responses to each in, matched by request
-id.
+"""Sends requests over one ModelStreamInfer stream and matches responses by request id.
 
-In:  `send(message, call)`; the id is put into the prebuilt message where protobuf's order has it.
-Out: Listener.on_response for each response, on_end with the one that carries the final flag.
-Rule: an error ends the request it names, or the oldest one when it names none; a broken stream ends
-      all.
+In:  `send(message, call)`. The id is inserted into the prepared message where protobuf's field
+     order has it.
+Out: Listener.on_response for each response, on_end for the response with the final flag.
+Rule: an error ends the request that it names, or the oldest request if it names none. A broken
+      stream ends all requests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GrpcStreamChannel:
         head_bytes: int = 0,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`is_decoupled`: only then a response may be other than the last one of its request."""
+        """Only with `is_decoupled` may a request have more than one response."""
         self._shared = connection
         self._block = block
         self._listener = listener
@@ -120,28 +120,28 @@ class GrpcStreamChannel:
     def on_data(self, stream: Stream, data: bytes | memoryview, now_ns: int) -> None:
         for message in self._assembler.feed(data):
             try:
-                answer = ModelStreamInferResponse.FromString(message)
+                decoded = ModelStreamInferResponse.FromString(message)
             except DecodeError:
                 self._drop_stream()
-                self._end_all("the server sent a message that cannot be read", now_ns)
+                self._end_all("the server sent a message that cannot be decoded", now_ns)
                 return
-            self._take(answer, now_ns)
+            self._on_message(decoded, now_ns)
 
     def on_closed(self, stream: Stream, error: str | None, now_ns: int) -> None:
         self._stream = None
         self._end_all(error or "the server ended the stream", now_ns)
 
-    def _take(self, answer: ModelStreamInferResponse, now_ns: int) -> None:
-        response = answer.infer_response
+    def _on_message(self, message: ModelStreamInferResponse, now_ns: int) -> None:
+        response = message.infer_response
         request_id = response.id or next(iter(self._calls), "")
         call = self._calls.get(request_id)
         if call is None:
             return
         if not call.first_byte_ns:
             call.first_byte_ns = now_ns
-        if answer.error_message:
+        if message.error_message:
             del self._calls[request_id]
-            self._listener.on_end(call, one_line(answer.error_message), None, now_ns)
+            self._listener.on_end(call, one_line(message.error_message), None, now_ns)
             return
         is_final = not self._is_decoupled or response.parameters["triton_final_response"].bool_param
         if response.outputs or not is_final:

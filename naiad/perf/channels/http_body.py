@@ -1,8 +1,10 @@
-"""HTTP/1.1 responses out of a byte stream, without I/O: heads, and body pieces as they come.
+"""Parses HTTP/1.1 responses from a byte stream, without I/O.
 
-In:  `feed(data)`. Out: (head, piece, is_last) for each step; a body without content gives one empty
+In:  `feed(data)`.
+Out: (head, piece, is_last) for each piece of a body as it arrives. An empty body gives one empty
      last piece.
-Rule: this is the general way. HttpChannel takes a shorter one for a response that arrives whole.
+
+This is the full path. HttpChannel has a fast path for a response that arrives in one read.
 """
 
 from __future__ import annotations
@@ -24,16 +26,17 @@ class ResponseReader:
         self._held = b""
         self._head: ResponseHead | None = None
         self._left = 0
-        """Of a body with a known length."""
+        """Remaining bytes of a body with a known length."""
         self._chunk_left = 0
-        """Of the chunk in progress with its line end; 0 between chunks, -1 in the trailers."""
+        """Remaining bytes of the current chunk and its line end; 0 between chunks, -1 in the
+        trailers."""
 
     @property
-    def is_between(self) -> bool:
+    def is_between_responses(self) -> bool:
         return self._head is None and not self._held
 
     def begin(self, head: ResponseHead) -> None:
-        """The channel has parsed the head itself; what follows it comes with `feed`."""
+        """Starts the body of a response whose head is already parsed."""
         self._head = head
         self._left = head.content_length
         self._chunk_left = 0
@@ -45,11 +48,11 @@ class ResponseReader:
         while data or (self._head is not None and self._left == 0 and not self._head.is_chunked):
             head = self._head
             if head is None:
-                data = self._take_head(data)
+                data = self._parse_head(data)
                 if self._held:
                     return
             elif head.is_chunked:
-                piece, data, is_last = self._take_chunk(data)
+                piece, data, is_last = self._parse_chunk(data)
                 if piece or is_last:
                     yield head, piece, is_last
                 if self._held:
@@ -66,14 +69,17 @@ class ResponseReader:
                 yield head, piece, is_last
 
     def end_of_stream(self) -> ResponseHead | None:
-        """The connection ended: the head of a body that may end so, None when a response was cut
-        off or none was there."""
-        head, self._head, self._held = self._head, None, b""
-        return (
-            head if head is not None and head.content_length < 0 and not head.is_chunked else None
-        )
+        """Called when the connection closes.
 
-    def _take_head(self, data: bytes) -> bytes:
+        Returns the head of a response whose body ends with the connection. Returns None if a
+        response was cut off or none was in progress.
+        """
+        head, self._head, self._held = self._head, None, b""
+        if head is None or head.content_length >= 0 or head.is_chunked:
+            return None
+        return head
+
+    def _parse_head(self, data: bytes) -> bytes:
         end = data.find(b"\r\n\r\n")
         if end < 0:
             if len(data) > _MAX_HEAD_BYTES:
@@ -85,11 +91,11 @@ class ResponseReader:
             self.begin(head)
         return data[end + 4 :]
 
-    def _take_chunk(self, data: bytes) -> tuple[bytes, bytes, bool]:
-        """(content, rest, was it the end of the body)."""
+    def _parse_chunk(self, data: bytes) -> tuple[bytes, bytes, bool]:
+        """Returns the content, the remaining data, and whether the body has ended."""
         if self._chunk_left == 0:
-            line, found, rest = data.partition(b"\r\n")
-            if not found:
+            line, line_end, rest = data.partition(b"\r\n")
+            if not line_end:
                 self._hold(data)
                 return b"", b"", False
             try:
@@ -99,13 +105,13 @@ class ResponseReader:
             self._chunk_left = size + 2 if size else -1
             data = rest
         if self._chunk_left < 0:
-            return self._take_trailers(data)
+            return self._parse_trailers(data)
         piece = data[: max(0, self._chunk_left - 2)]
         used = min(len(data), self._chunk_left)
         self._chunk_left -= used
         return piece, data[used:], False
 
-    def _take_trailers(self, data: bytes) -> tuple[bytes, bytes, bool]:
+    def _parse_trailers(self, data: bytes) -> tuple[bytes, bytes, bool]:
         if data.startswith(b"\r\n"):
             end = 2
         else:

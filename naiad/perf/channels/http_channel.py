@@ -1,8 +1,8 @@
-"""One HTTP/1.1 connection that carries one request at a time: prebuilt bytes out, a call's end in.
+"""One HTTP/1.1 connection that carries one request at a time.
 
-In:  `send(bytes, call)`. Out: Listener calls, with the time at which the bytes arrived.
-Rule: no task and no future per request; those exist only while connecting. Bodies are kept only
-      where somebody will read them.
+In:  `send(bytes, call)`. Out: calls to the Listener, with the time at which the bytes arrived.
+Rule: a request needs no task and no future; those exist only while connecting. Bodies are kept only
+      if should_keep_body is set.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class HttpChannel(asyncio.Protocol):
         is_event_stream: bool = False,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`is_event_stream`: a successful body is server-sent events, each of which is a
-        response."""
+        """With `is_event_stream`, each server-sent event of a body is a response."""
         self.num_in_flight = 0
         self._address = address
         self._listener = listener
@@ -116,18 +115,18 @@ class HttpChannel(asyncio.Protocol):
             self._finish(head, now_ns)
         else:
             reason = f": {connect_reason(exc)}" if exc is not None else ""
-            self._end(f"the server closed the connection before it answered{reason}", b"", now_ns)
+            self._end(f"the server closed the connection before it responded{reason}", b"", now_ns)
 
     def data_received(self, data: bytes) -> None:
         now_ns = self._clock_ns()
         call = self._call
         if call is None:
-            self._drop("the server sent bytes that nobody asked for")
+            self._drop("the server sent bytes without a request")
             return
         if not call.first_byte_ns:
             call.first_byte_ns = now_ns
         try:
-            if self._reader.is_between:
+            if self._reader.is_between_responses:
                 end = data.find(b"\r\n\r\n")
                 if end > 0:
                     head = self._heads.head(data[:end])
@@ -148,16 +147,17 @@ class HttpChannel(asyncio.Protocol):
                         )
                         return
             for head, piece, is_last in self._reader.feed(data):
-                self._take(call, head, piece, now_ns)
+                self._on_piece(call, head, piece, now_ns)
                 if is_last:
                     self._finish(head, now_ns)
                     if self._call is not None and self._call is not call:
-                        # The listener has sent the next request: its answer cannot be in this read.
+                        # The listener has sent the next request, whose response cannot be in this
+                        # read.
                         return
         except BadResponseError as error:
             self._drop(str(error))
 
-    def _take(self, call: Call, head: ResponseHead, piece: bytes, now_ns: int) -> None:
+    def _on_piece(self, call: Call, head: ResponseHead, piece: bytes, now_ns: int) -> None:
         if head.status != 200:
             if sum(map(len, self._kept)) < _MAX_ERROR_BYTES:
                 self._kept.append(piece)
@@ -201,7 +201,8 @@ class HttpChannel(asyncio.Protocol):
         self._end(reason, b"", self._clock_ns())
 
     def _detach(self) -> None:
-        """The next request goes over a new connection; what the old one still says is not heard."""
+        """Closes the connection and ignores further bytes from it. The next request uses a new
+        connection."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.set_protocol(asyncio.Protocol())
@@ -210,7 +211,7 @@ class HttpChannel(asyncio.Protocol):
 
 def connect_reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
-        return f"no answer within {CONNECT_LIMIT_S:g} s"
+        return f"no response within {CONNECT_LIMIT_S:g} s"
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error.reason or error}"
     if isinstance(error, OSError) and error.strerror:

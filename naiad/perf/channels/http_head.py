@@ -1,7 +1,7 @@
-"""The head of an HTTP/1.1 response, parsed once per distinct block of bytes: servers repeat
-themselves.
+"""Parses the head of an HTTP/1.1 response.
 
-Out: ResponseHead. Raises BadResponseError for bytes that are no HTTP/1.x response.
+Out: a ResponseHead. Raises BadResponseError if the bytes are not an HTTP/1.x response.
+HeadCache parses identical heads only once.
 """
 
 from __future__ import annotations
@@ -18,34 +18,38 @@ class BadResponseError(Exception):
 class ResponseHead(msgspec.Struct, frozen=True):
     status: int
     content_length: int
-    """-1 when the body ends with the connection or with its last chunk."""
+    """-1 if the body ends with the connection or with its last chunk."""
     is_chunked: bool
     is_closing: bool
     tensor_header_bytes: int
-    """Inference-Header-Content-Length, 0 when absent."""
+    """Value of Inference-Header-Content-Length; 0 if absent."""
     content_type: bytes
 
 
 def parse_head(block: bytes) -> ResponseHead:
-    """`block` ends before the empty line."""
+    """Parses a head without the empty line that ends it."""
     lines = block.split(b"\r\n")
-    words = lines[0].split(None, 2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
+    status_line = lines[0].split(None, 2)
+    if (
+        len(status_line) < 2
+        or not status_line[0].startswith(b"HTTP/1.")
+        or not status_line[1].isdigit()
+    ):
         raise BadResponseError(f"not an HTTP/1.1 response: {lines[0][:60]!r}")
     fields: dict[bytes, bytes] = {}
     for line in lines[1:]:
         name, _, value = line.partition(b":")
         fields[name.strip().lower()] = value.strip()
-    status = int(words[1])
+    status = int(status_line[1])
     is_chunked = b"chunked" in fields.get(b"transfer-encoding", b"").lower()
-    has_no_body = status < 200 or status in (204, 304)
-    length = (
-        0 if has_no_body else -1 if is_chunked else _integer(fields.get(b"content-length", b"-1"))
-    )
+    if status < 200 or status in (204, 304):
+        length = 0
+    else:
+        length = -1 if is_chunked else _integer(fields.get(b"content-length", b"-1"))
     connection = fields.get(b"connection", b"").lower()
     is_closing = (
         connection == b"close"
-        or (words[0] == b"HTTP/1.0" and connection != b"keep-alive")
+        or (status_line[0] == b"HTTP/1.0" and connection != b"keep-alive")
         or (length < 0 and not is_chunked)
     )
     tensor_header_bytes = _integer(fields.get(b"inference-header-content-length", b"0"))

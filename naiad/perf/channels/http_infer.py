@@ -1,7 +1,8 @@
-"""InferRequest -> the bytes of POST /v2/models/M/infer or generate_stream.
+"""Encodes an InferRequest as the bytes of POST /v2/models/M/infer or generate_stream.
 
-Rule: built once. Only a sequence's id and flags change from request to request; they have fixed
-      widths in the JSON (white space is allowed there), so lengths in the headers stay true.
+Rule: a request is encoded once and sent many times. Only the id and the flags of a sequence change;
+      white space pads them to a fixed width in the JSON, so that the lengths in the headers stay
+      correct.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class HttpInferEncoder:
         return b"".join((self._head(len(text), binary), text, *binary))
 
     def encode_sequence(self, request: InferRequest) -> tuple[bytes, bytes]:
-        """What comes before and after the id and flags of `sequence_bytes`."""
+        """Returns the bytes before and after the id and flags, for `sequence_bytes`."""
         text, binary = self._document(request, {**request.parameters, "sequence_id": _MARK})
         before, _, after = text.rpartition(json.dumps(_MARK).encode())
         head = self._head(len(before) + len(_filled(0, False, False)) + len(after), binary)
@@ -93,16 +94,13 @@ class HttpInferEncoder:
         return entry
 
     def _output(self, name: str, span: MemorySpan | None) -> dict[str, Any]:
-        return {
-            "name": name,
-            "parameters": _span(span)
-            if span is not None
-            else {"binary_data": not self._is_json_output},
-        }
+        if span is not None:
+            return {"name": name, "parameters": _span(span)}
+        return {"name": name, "parameters": {"binary_data": not self._is_json_output}}
 
 
 class GenerateEncoder:
-    """For `-i http --streaming`: the model's inputs as one flat JSON object."""
+    """Encodes the model's inputs as one flat JSON object, for `-i http --streaming`."""
 
     def __init__(
         self, address: Address, model: str, version: str, headers: tuple[tuple[str, str], ...] = ()
@@ -131,13 +129,13 @@ def sequence_bytes(
 
 
 def _span(span: MemorySpan) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    parameters: dict[str, Any] = {
         "shared_memory_region": span.region,
         "shared_memory_byte_size": span.byte_size,
     }
     if span.offset:
-        found["shared_memory_offset"] = span.offset
-    return found
+        parameters["shared_memory_offset"] = span.offset
+    return parameters
 
 
 def json_values(datatype: str, raw: bytes) -> list[Any]:
@@ -145,5 +143,7 @@ def json_values(datatype: str, raw: bytes) -> list[Any]:
         return [element.decode("utf-8", "replace") for element in split_byte_strings(raw)]
     dtype = DATATYPES[datatype].numpy
     if dtype is None or datatype == "FP16":
-        raise OptionError(f"{datatype} tensors have no JSON form: use --input-tensor-format binary")
+        raise OptionError(
+            f"{datatype} tensors cannot be sent as JSON. Use --input-tensor-format binary."
+        )
     return list(np.frombuffer(raw, dtype).tolist())

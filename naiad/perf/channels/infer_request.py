@@ -1,8 +1,6 @@
-"""One request's tensors, as every protocol needs them: batched values and the parameters that go
-with them.
+"""The tensors and parameters of one request, independent of the protocol.
 
-In:  a Dataset and a batch size. Out: InferRequest, from which http_infer and grpc_infer build
-     bytes.
+In:  a Dataset and a batch size. Out: InferRequest, which http_infer and grpc_infer encode.
 """
 
 from __future__ import annotations
@@ -47,7 +45,8 @@ class InferRequest(msgspec.Struct, frozen=True):
 def batched_requests(
     dataset: Dataset, facts: ModelFacts, batch_size: int, parameters: dict[str, Any]
 ) -> list[InferRequest]:
-    """Request n takes steps n*b to n*b+b-1, going round."""
+    """Builds requests from steps: with batch size b, request n has steps n*b to n*b+b-1, modulo the
+    number of steps."""
     steps = dataset.steps
     count = max(1, len(steps) // batch_size)
     return [
@@ -77,7 +76,8 @@ def _batched(tensor: TensorFacts, steps: Sequence[Step], facts: ModelFacts) -> I
     for value in values:
         if value.shape != first.shape:
             raise OptionError(
-                f"input '{tensor.name}': a batch cannot mix shapes {list(first.shape)} and {list(value.shape)}"
+                f"input '{tensor.name}': a batch cannot mix shapes {list(first.shape)} and"
+                f" {list(value.shape)}"
             )
     return InputTensor(
         tensor.name,

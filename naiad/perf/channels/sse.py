@@ -1,5 +1,7 @@
-"""Server-sent events out of body pieces: each event's data, in order. Comments and other fields are
-skipped."""
+"""Parses server-sent events from pieces of a body.
+
+Returns the data of each event, in order. Skips comments and other fields.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ class SseReader:
         return [data for block in blocks if (data := _data(block)) is not None]
 
     def finish(self) -> list[bytes]:
-        """A last event without the empty line after it."""
+        """Returns the last event if no empty line follows it."""
         block, self._held = self._held, b""
         data = _data(block)
         return [] if data is None else [data]

@@ -1,7 +1,7 @@
-"""GPU memory that another process may map: the CUDA driver called directly, so that no CUDA package
-is needed.
+"""Allocates GPU memory that another process can map.
 
-Rule: only this file talks to libcuda, and only when --shared-memory cuda was asked for.
+Calls the CUDA driver directly, so that no CUDA package is needed.
+Rule: only this file uses libcuda, and only for --shared-memory cuda.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HANDLE_BYTES = 64
 
 class CudaMemory:
     def __init__(self, byte_size: int, device: int = 0) -> None:
-        """Raises OptionError where there is no usable GPU."""
+        """Raises OptionError if there is no usable GPU."""
         self.device = device
         self._cuda = _driver()
         self._pointer = ctypes.c_uint64(0)
@@ -48,7 +48,7 @@ class CudaMemory:
         return buffer.raw
 
     def handle(self) -> bytes:
-        """cudaIpcMemHandle_t, which is the same as the driver's."""
+        """Returns the cudaIpcMemHandle_t, which has the same bytes as the driver's handle."""
         handle = (ctypes.c_char * _HANDLE_BYTES)()
         self._call("cuIpcGetMemHandle", ctypes.byref(handle), self._pointer)
         return bytes(handle.raw)
@@ -69,4 +69,4 @@ def _driver() -> Any:
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError:
-        raise OptionError("--shared-memory cuda: there is no CUDA driver on this machine") from None
+        raise OptionError("--shared-memory cuda: this machine has no CUDA driver") from None

@@ -1,10 +1,12 @@
-"""`--input-data FILE.json` and `--input-data FOLDER`, in perf_analyzer's formats.
+"""Reads `--input-data FILE.json` and `--input-data FOLDER`, in perf_analyzer's formats.
 
-    {"data": [{"INPUT0": [1, 2], "TEXT": {"content": ["a"], "shape": [1]}, "IMAGE": {"b64": "..."}}, ...], "validation_data": [...]}
+    {"data": [{"INPUT0": [1, 2], "TEXT": {"content": ["a"], "shape": [1]}}, ...],
+     "validation_data": [...]}
 
-`data` may also be a list of such lists: the streams of a sequence model. In a folder each input has
-a file of its name: raw bytes, or lines of text for strings. Rule: every mistake is named with its
-file, step and input.
+Binary content is {"b64": "..."}. `data` may also be a list of lists: the streams of a sequence
+model. A folder has one file per input, with the input's name, which contains raw bytes, or lines of
+text for strings.
+Rule: every error message names the file, the step and the input.
 """
 
 from __future__ import annotations
@@ -29,23 +31,23 @@ from naiad.settings.option import OptionError
 def read_json_files(
     paths: Sequence[Path], facts: ModelFacts, shapes: dict[str, tuple[int, ...]]
 ) -> Dataset:
-    """Streams of several files are appended."""
+    """Reads the streams of all files. Raises OptionError."""
     streams: list[list[Step]] = []
     expected: list[list[Step]] = []
     inputs = {tensor.name: tensor for tensor in facts.inputs}
     outputs = {tensor.name: tensor for tensor in facts.outputs}
     for path in paths:
         document = load_json(path)
-        given = _streams(path, document, "data", inputs, shapes)
-        for number, stream in enumerate(given):
+        file_streams = _streams(path, document, "data", inputs, shapes)
+        for number, stream in enumerate(file_streams):
             for step_number, step in enumerate(stream):
                 _check_complete(f"{path}: stream {number}, step {step_number}", step, facts)
-        streams += given
+        streams += file_streams
         if "validation_data" in document:
             expected += _streams(path, document, "validation_data", outputs, {})
     if expected and [len(stream) for stream in expected] != [len(stream) for stream in streams]:
         raise OptionError(f"{paths[0]}: 'validation_data' must have as many steps as 'data'")
-    return Dataset(streams, expected, is_given=True)
+    return Dataset(streams, expected, is_from_file=True)
 
 
 def load_json(path: Path) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def load_json(path: Path) -> dict[str, Any]:
         or not isinstance(document.get("data"), list)
         or not document["data"]
     ):
-        raise OptionError(f"{path}: expected an object with a list 'data' that is not empty")
+        raise OptionError(f"{path}: expected an object with a non-empty list 'data'")
     return document
 
 
@@ -72,23 +74,21 @@ def _streams(
     shapes: dict[str, tuple[int, ...]],
 ) -> list[list[Step]]:
     entries = document[key]
-    streams = (
-        entries if entries and all(isinstance(entry, list) for entry in entries) else [entries]
-    )
-    found: list[list[Step]] = []
-    for number, stream in enumerate(streams):
+    is_nested = entries and all(isinstance(entry, list) for entry in entries)
+    streams: list[list[Step]] = []
+    for number, stream in enumerate(entries if is_nested else [entries]):
         steps: list[Step] = []
         for step_number, step in enumerate(stream):
             where = f"{path}: {key}, stream {number}, step {step_number}"
             if not isinstance(step, dict):
                 raise OptionError(
-                    f"{where}: expected an object of tensors, found {type(step).__name__}"
+                    f"{where}: expected an object of tensors, got {type(step).__name__}"
                 )
             steps.append(
                 {name: _tensor(where, name, value, tensors, shapes) for name, value in step.items()}
             )
-        found.append(steps)
-    return found
+        streams.append(steps)
+    return streams
 
 
 def _tensor(
@@ -101,7 +101,7 @@ def _tensor(
     tensor = tensors.get(name)
     if tensor is None:
         raise OptionError(
-            f"{where}: the model has no tensor '{name}', its tensors are: {', '.join(tensors)}"
+            f"{where}: the model has no tensor '{name}'; its tensors are: {', '.join(tensors)}"
         )
     where = f"{where}, '{name}'"
     shape: tuple[int, ...] | None = None
@@ -113,26 +113,27 @@ def _tensor(
     raw, count = _content(where, content, tensor)
     if shape is None:
         shape = _shape_for(where, tensor, shapes, count)
-    if tensor.datatype != "BYTES" and math.prod(shape) * DATATYPES[
-        tensor.datatype
-    ].byte_size != len(raw):
+    num_elements = math.prod(shape)
+    if tensor.datatype == "BYTES":
+        if count >= 0 and count != num_elements:
+            raise OptionError(
+                f"{where}: shape {list(shape)} needs {num_elements} strings, got {count}"
+            )
+    elif num_elements * DATATYPES[tensor.datatype].byte_size != len(raw):
         raise OptionError(
-            f"{where}: shape {list(shape)} of {tensor.datatype} does not fit {len(raw)} bytes of content"
-        )
-    if tensor.datatype == "BYTES" and count >= 0 and count != math.prod(shape):
-        raise OptionError(
-            f"{where}: shape {list(shape)} needs {math.prod(shape)} strings, found {count}"
+            f"{where}: shape {list(shape)} of {tensor.datatype} does not fit {len(raw)} bytes of"
+            " content"
         )
     return TensorValue(shape, raw)
 
 
 def _content(where: str, content: Any, tensor: TensorFacts) -> tuple[bytes, int]:
-    """Raw bytes and how many elements they are; -1 when base64 hides that."""
+    """Returns the raw bytes and the number of elements."""
     if isinstance(content, dict) and "b64" in content:
         try:
             raw = base64.b64decode(content["b64"], validate=True)
         except (binascii.Error, TypeError) as error:
-            raise OptionError(f"{where}: bad base64: {error}") from None
+            raise OptionError(f"{where}: invalid base64: {error}") from None
         if tensor.datatype == "BYTES":
             return encode_byte_strings([raw]), 1
         return raw, len(raw) // DATATYPES[tensor.datatype].byte_size
@@ -145,7 +146,7 @@ def _content(where: str, content: Any, tensor: TensorFacts) -> tuple[bytes, int]
             return np.asarray(flat, np.float32).view(np.uint16)[1::2].tobytes(), len(flat)
         return np.asarray(flat, datatype.numpy).tobytes(), len(flat)
     except (ValueError, TypeError, OverflowError) as error:
-        raise OptionError(f"{where}: not {tensor.datatype} values: {error}") from None
+        raise OptionError(f"{where}: expected {tensor.datatype} values: {error}") from None
 
 
 def _flatten(content: Any) -> list[Any]:
@@ -157,13 +158,14 @@ def _flatten(content: Any) -> list[Any]:
 def _shape_for(
     where: str, tensor: TensorFacts, shapes: dict[str, tuple[int, ...]], count: int
 ) -> tuple[int, ...]:
-    """Where the model leaves exactly one dimension open, the content says how long it is."""
+    """Returns the shape to send. The number of elements determines a single dynamic dimension."""
     if tensor.name in shapes or -1 not in tensor.shape:
         return fixed_shape(tensor, shapes)
     fixed = math.prod(dimension for dimension in tensor.shape if dimension > 0)
     if tensor.shape.count(-1) > 1 or count < 0 or fixed == 0 or count % fixed:
         raise OptionError(
-            f"{where}: the model's shape is {list(tensor.shape)}: give 'content' and 'shape', or --shape {tensor.name}:..."
+            f"{where}: the model's shape is {list(tensor.shape)}, so the file must have 'content'"
+            f" and 'shape', or set --shape {tensor.name}:..."
         )
     return tuple(count // fixed if dimension < 0 else dimension for dimension in tensor.shape)
 
@@ -183,21 +185,22 @@ def read_folder(folder: Path, facts: ModelFacts, shapes: dict[str, tuple[int, ..
         if not path.is_file():
             if tensor.is_optional:
                 continue
-            raise OptionError(f"{folder} has no file '{tensor.name}' for the input of that name")
+            raise OptionError(f"{folder} has no file for the input '{tensor.name}'")
         shape = fixed_shape(tensor, shapes)
         count = math.prod(shape)
         if tensor.datatype == "BYTES":
             lines = path.read_bytes().splitlines()
             if len(lines) != count:
                 raise OptionError(
-                    f"{path} has {len(lines)} lines, shape {list(shape)} needs {count} strings"
+                    f"{path} has {len(lines)} lines, but shape {list(shape)} needs {count} strings"
                 )
             step[tensor.name] = TensorValue(shape, encode_byte_strings(lines))
             continue
         raw = path.read_bytes()
         if len(raw) != count * DATATYPES[tensor.datatype].byte_size:
             raise OptionError(
-                f"{path} has {len(raw)} bytes, shape {list(shape)} of {tensor.datatype} needs {count} elements"
+                f"{path} has {len(raw)} bytes, but shape {list(shape)} of {tensor.datatype} needs"
+                f" {count} elements"
             )
         step[tensor.name] = TensorValue(shape, raw)
-    return Dataset([[step]], is_given=True)
+    return Dataset([[step]], is_from_file=True)

@@ -1,7 +1,7 @@
-"""What is sent: values for a model's inputs, as streams of steps.
+"""The input values of a run, as streams of steps.
 
-A step is one request's worth of tensors for batch size 1. A sequence walks through one stream;
-other models take all steps in turn.
+A step has the tensors of one request with batch size 1. A sequence uses the steps of one stream.
+Other models use the steps of all streams in turn.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from naiad.settings.option import OptionError
 
 class TensorValue(msgspec.Struct, frozen=True):
     shape: tuple[int, ...]
-    """Without the batch dimension."""
+    """Shape without the batch dimension."""
     raw: bytes
-    """As on the wire: C order, little-endian, strings with their lengths."""
+    """Bytes as sent: C order, little-endian, strings with their lengths."""
 
 
 Step = dict[str, TensorValue]
@@ -25,9 +25,9 @@ Step = dict[str, TensorValue]
 class Dataset(msgspec.Struct, frozen=True):
     streams: list[list[Step]]
     expected: list[list[Step]] = []
-    """Outputs that must come back, one list for each stream; empty when nothing is checked."""
-    is_given: bool = False
-    """Read from files, so its length says how long a sequence is."""
+    """Expected outputs of each stream; empty if responses are not checked."""
+    is_from_file: bool = False
+    """True if the data was read from files; then a sequence is as long as its stream."""
 
     @property
     def steps(self) -> list[Step]:
@@ -39,22 +39,24 @@ class Dataset(msgspec.Struct, frozen=True):
 
 
 def fixed_shape(tensor: TensorFacts, shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """The shape to send: from --shape where the model leaves it open."""
-    given = shapes.get(tensor.name)
-    if given is None:
+    """Returns the shape to send: the model's, or that of --shape if the model's is dynamic."""
+    shape = shapes.get(tensor.name)
+    if shape is None:
         if -1 in tensor.shape:
+            example = ",".join(str(8 if size < 0 else size) for size in tensor.shape)
             raise OptionError(
-                f"input '{tensor.name}' has the dynamic shape {list(tensor.shape)}: say what to send, e.g. --shape {tensor.name}:"
-                + ",".join(str(8 if dimension < 0 else dimension) for dimension in tensor.shape)
+                f"input '{tensor.name}' has the dynamic shape {list(tensor.shape)}. Set the shape"
+                f" to send, e.g. --shape {tensor.name}:{example}"
             )
         return tensor.shape
-    if len(given) != len(tensor.shape) or any(
-        ours not in (-1, theirs) for ours, theirs in zip(tensor.shape, given, strict=True)
+    if len(shape) != len(tensor.shape) or any(
+        declared not in (-1, size) for declared, size in zip(tensor.shape, shape, strict=True)
     ):
         raise OptionError(
-            f"--shape {tensor.name}:{','.join(map(str, given))} does not fit the model's shape {list(tensor.shape)}"
+            f"--shape {tensor.name}:{','.join(map(str, shape))} does not fit the model's shape"
+            f" {list(tensor.shape)}"
         )
-    return given
+    return shape
 
 
 def check_shape_names(facts: ModelFacts, shapes: dict[str, tuple[int, ...]]) -> None:
@@ -73,5 +75,6 @@ def check_batch_size(facts: ModelFacts, batch_size: int) -> None:
         )
     if facts.max_batch_size and batch_size > facts.max_batch_size:
         raise OptionError(
-            f"-b {batch_size} is larger than max_batch_size {facts.max_batch_size} of model '{facts.name}'"
+            f"-b {batch_size} is larger than max_batch_size {facts.max_batch_size} of model"
+            f" '{facts.name}'"
         )

@@ -1,8 +1,8 @@
-"""Input values that nobody gave: zeros, or random ones that a model can digest.
+"""Generates input values: zeros, or random values.
 
-perf_analyzer fills tensors with random bits, so floats come as NaN or 1e31 and counts as two
-billion. Ours are floats in [-1, 1), integers from 0 to 127 and printable text. The generator is
-seeded: two runs send the same.
+perf_analyzer fills tensors with random bits, which gives NaN, 1e31 or two billion. Here floats are
+in [-1, 1), integers are from 0 to 127, and strings are printable. The generator is seeded, so that
+two runs send the same values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def generate(
     num_steps: int = 1,
     seed: int = 0,
 ) -> Dataset:
-    """Optional inputs are left out, as perf_analyzer does."""
+    """Generates a dataset. Like perf_analyzer, omits optional inputs. Raises OptionError."""
     random = np.random.default_rng(seed)
     steps: list[Step] = []
     for _ in range(num_steps):
@@ -44,7 +44,8 @@ def generate(
             shape = fixed_shape(tensor, shapes)
             if tensor.is_shape_tensor:
                 raise OptionError(
-                    f"input '{tensor.name}' is a shape tensor: its values must be given in an --input-data file"
+                    f"input '{tensor.name}' is a shape tensor, so its values must come from an"
+                    " --input-data file"
                 )
             step[tensor.name] = TensorValue(
                 shape, _raw(tensor, shape, random, is_zero, string_data, string_length)
@@ -72,14 +73,12 @@ def _raw(
             ]
         )
     if tensor.datatype not in DATATYPES:
-        raise OptionError(
-            f"input '{tensor.name}' has datatype '{tensor.datatype}', which is not known"
-        )
+        raise OptionError(f"input '{tensor.name}' has the unknown datatype '{tensor.datatype}'")
     datatype = DATATYPES[tensor.datatype]
     if is_zero:
         return bytes(count * datatype.byte_size)
     if tensor.datatype == "BF16":
-        # The upper half of a float32.
+        # BF16 is the upper half of a float32.
         return random.uniform(-1, 1, count).astype(np.float32).view(np.uint16)[1::2].tobytes()
     assert datatype.numpy is not None
     return _random_array(random, count, datatype.numpy).tobytes()

@@ -1,5 +1,4 @@
-"""What a server says about a model before any load is sent: tensors, batching, and how its answers
-come.
+"""Describes a model: its tensors, its batching and how it responds.
 
 In:  metadata and configuration as JSON objects, from either protocol. Out: ModelFacts. No I/O.
 """
@@ -15,7 +14,7 @@ class TensorFacts(msgspec.Struct, frozen=True):
     name: str
     datatype: str
     shape: tuple[int, ...]
-    """Without the batch dimension; -1 where it varies."""
+    """Shape without the batch dimension; -1 for a dynamic dimension."""
     is_optional: bool = False
     is_shape_tensor: bool = False
 
@@ -31,7 +30,7 @@ class ModelFacts(msgspec.Struct, frozen=True):
     is_ensemble: bool = False
     has_response_cache: bool = False
     composing: tuple[tuple[str, str], ...] = ()
-    """(model, version) of an ensemble's steps, all levels, or those named with
+    """Model and version of the steps of an ensemble at all levels, and of the models of
     --bls-composing-models."""
     has_statistics: bool = True
 

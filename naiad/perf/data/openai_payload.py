@@ -1,6 +1,6 @@
-"""OpenAI-style requests and answers: prompts -> request bytes, stream events -> TokenChunk.
+"""Builds the payloads of OpenAI-style requests and reads their responses as TokenChunks.
 
-Rule: nothing of a particular vendor. What a server wants beyond the common fields comes from
+Rule: only fields that all such servers have in common are used. Other fields come from
       --extra-inputs.
 """
 
@@ -38,7 +38,7 @@ def payload(
 
 
 def extra_fields(texts: tuple[str, ...]) -> dict[str, Any]:
-    """name:value, the value read as JSON where it is that."""
+    """Parses the texts name:value of --extra-inputs. A value that is valid JSON is decoded."""
     fields: dict[str, Any] = {}
     for text in texts:
         name, colon, value = text.partition(":")
@@ -52,7 +52,7 @@ def extra_fields(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 class _Text(msgspec.Struct):
-    """A delta or a message; what is none of these fields is no text."""
+    """The fields of a delta or a message that contain text."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -81,7 +81,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 def make_digest(*, keeps_text: bool, keeps_raw: bool) -> Callable[[Any], TokenChunk | None]:
-    """For events of a stream, and for (head, body) of an answer that is none."""
+    """Returns a function that reads an event of a stream, or (head, body) of a single response."""
 
     def digest(response: Any) -> TokenChunk | None:
         event: bytes = response[1] if isinstance(response, tuple) else response
@@ -90,18 +90,15 @@ def make_digest(*, keeps_text: bool, keeps_raw: bool) -> Callable[[Any], TokenCh
         try:
             decoded = _decode(event)
         except msgspec.DecodeError as error:
+            start = event[:80].decode("utf-8", "replace")
             raise ResponseFailureError(
-                one_line(
-                    f"an answer that cannot be read: {error}: {event[:80].decode('utf-8', 'replace')}"
-                )
+                one_line(f"a response that cannot be decoded: {error}: {start}")
             ) from None
         if decoded.error is not None:
-            words = (
-                decoded.error.get("message", decoded.error)
-                if isinstance(decoded.error, dict)
-                else decoded.error
-            )
-            raise ResponseFailureError(one_line(str(words)))
+            message = decoded.error
+            if isinstance(message, dict):
+                message = message.get("message", message)
+            raise ResponseFailureError(one_line(str(message)))
         text = "".join(_text_of(choice) for choice in decoded.choices)
         has_text = bool(text) or any(
             (choice.delta or choice.message or _Text()).tool_calls for choice in decoded.choices

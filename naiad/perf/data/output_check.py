@@ -1,7 +1,7 @@
-"""`validation_data`: does an answer hold the outputs that the file says it must?
+"""Compares the outputs of responses with `validation_data`.
 
-In:  the kept answer of a request. Out: None, or what differs. Compared byte for byte, as
-     perf_analyzer does.
+In:  the response to a request. Out: None, or a message that says what differs.
+The comparison is byte for byte, as in perf_analyzer.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from naiad.perf.channels.infer_request import InputTensor
 
 
 def http_outputs(payload: Any) -> dict[str, tuple[str, list[int], bytes]]:
-    """name -> (datatype, shape, raw) of (head, body)."""
+    """Returns the datatype, shape and bytes of each output, by name, from (head, body)."""
     head, body = payload
     text = body[: head.tensor_header_bytes] if head.tensor_header_bytes else body
-    at = len(text)
-    found: dict[str, tuple[str, list[int], bytes]] = {}
+    offset = len(text)
+    outputs: dict[str, tuple[str, list[int], bytes]] = {}
     for output in json.loads(text).get("outputs", []):
         size = output.get("parameters", {}).get("binary_data_size")
         if size is not None:
-            raw = body[at : at + size]
-            at += size
+            raw = body[offset : offset + size]
+            offset += size
         else:
             raw = _raw(output["datatype"], output.get("data", []))
-        found[output["name"]] = (output["datatype"], output["shape"], raw)
-    return found
+        outputs[output["name"]] = (output["datatype"], output["shape"], raw)
+    return outputs
 
 
 def _raw(datatype: str, values: list[Any]) -> bytes:
@@ -50,15 +50,19 @@ def grpc_outputs(message: Any) -> dict[str, tuple[str, list[int], bytes]]:
 def make_check(
     expected: list[tuple[InputTensor, ...]], *, is_grpc: bool
 ) -> Callable[[int, Any], str | None]:
-    """`expected` for each prepared request."""
+    """Returns the function that checks a response. `expected` has one entry per prepared
+    request."""
 
     def check(item: int, payload: Any) -> str | None:
         outputs = (grpc_outputs if is_grpc else http_outputs)(payload)
         for tensor in expected[item]:
             if tensor.name not in outputs:
-                return f"validation: the answer has no output '{tensor.name}'"
+                return f"validation: the response has no output '{tensor.name}'"
             if outputs[tensor.name][2] != tensor.raw:
-                return f"validation: output '{tensor.name}' of data item {item} is not what validation_data says"
+                return (
+                    f"validation: output '{tensor.name}' of data item {item} differs from"
+                    " validation_data"
+                )
         return None
 
     return check

@@ -1,5 +1,4 @@
-"""Which prompts a language-model run sends: synthetic, from a file, or a trace; with what is known
-about their tokens."""
+"""Chooses the prompts of a language-model run: synthetic, from a file, or from a trace."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ class PromptChoice(msgspec.Struct):
 
 
 def choose_prompts(options: PerfOptions) -> PromptChoice:
-    """Raises OptionError."""
+    """Returns the prompts and how their tokens are counted. Raises OptionError."""
     counter = token_counter(options.tokenizer)
     lengths = Lengths(
         options.synthetic_input_tokens_mean or DEFAULT_INPUT_TOKENS,
@@ -48,5 +47,5 @@ def choose_prompts(options: PerfOptions) -> PromptChoice:
     counting = TokenCounting(
         [prompt.num_tokens for prompt in prompts], counter.count if counter.is_exact else None
     )
-    offsets_s = [prompt.at_s for prompt in prompts] if options.replay else []
+    offsets_s = [prompt.sent_s for prompt in prompts] if options.replay else []
     return PromptChoice(prompts, counting, extra_fields(options.extra_inputs), offsets_s)

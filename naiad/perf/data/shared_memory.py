@@ -1,10 +1,10 @@
-"""--shared-memory: inputs lie in registered regions, outputs are written to one; requests carry
-only names and offsets.
+"""Places tensors in shared memory, for --shared-memory.
 
-In:  the requests as they would be sent. Out: the same with spans instead of bytes, and the regions
-     that must be registered.
-Rule: regions live as long as this object; `close` unregisters and removes them, also after a
-      failure.
+Inputs are in one registered region and outputs are written to another. Requests carry only names
+and offsets.
+
+In:  requests with bytes. Out: requests with spans, and the regions to register.
+Rule: `close` unregisters and removes the regions, even after a failure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Region(Protocol):
     def write(self, offset: int, data: bytes) -> None: ...
 
     def document(self) -> dict[str, Any]:
-        """What registering it takes."""
+        """Returns the body of the request that registers the region."""
 
     def close(self) -> None: ...
 
@@ -48,7 +48,7 @@ class SystemRegion:
             )
         except OSError as error:
             raise OptionError(
-                f"--shared-memory system: {byte_size} bytes cannot be had: {error.strerror}"
+                f"--shared-memory system: failed to allocate {byte_size} bytes: {error.strerror}"
             ) from None
 
     def write(self, offset: int, data: bytes) -> None:
@@ -121,24 +121,24 @@ class SharedRegions:
     def _outputs(
         self, facts: ModelFacts, batch_size: int, output_bytes: int
     ) -> tuple[OutputTensor, ...]:
-        """One region for all requests: nobody reads the answers."""
+        """Places the outputs of all requests at the same offsets, because they are never read."""
         sizes = [
             _output_bytes(output.datatype, output.shape, output_bytes) * batch_size
             for output in facts.outputs
         ]
         region = self._add("outputs", max(1, sum(map(_aligned, sizes))))
-        found: list[OutputTensor] = []
+        outputs: list[OutputTensor] = []
         offset = 0
         for output, size in zip(facts.outputs, sizes, strict=True):
-            found.append(OutputTensor(output.name, MemorySpan(region.name, size, offset)))
+            outputs.append(OutputTensor(output.name, MemorySpan(region.name, size, offset)))
             offset += _aligned(size)
-        return tuple(found)
+        return tuple(outputs)
 
     async def register(self, control: Control) -> None:
-        """Raises ControlError."""
+        """Registers the regions. Raises ControlError."""
         for kind in ("system", "cuda"):
-            # perf_analyzer clears both at the start too: a run that was killed must not be in the
-            # way of the next.
+            # Regions of a run that was killed may still be registered. perf_analyzer also
+            # unregisters both kinds.
             await control.unregister_memory(kind)
         for region in self._regions:
             await control.register_memory(self._kind, region.name, region.document())

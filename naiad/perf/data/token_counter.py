@@ -1,5 +1,7 @@
-"""Tokens of a text: exactly with a tokenizer.json, else estimated. `tokenizers` is imported only
-when a tokenizer is given."""
+"""Counts the tokens of a text: exactly with a tokenizer.json, otherwise as an estimate.
+
+The package `tokenizers` is imported only if --tokenizer is set.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,11 @@ class TokenCounter(Protocol):
     def count(self, text: str) -> int: ...
 
     def cut(self, text: str, num_tokens: int) -> str:
-        """The beginning of the text that has so many tokens."""
+        """Returns the beginning of the text with at most this many tokens."""
 
 
 class WordCounter:
-    """A word of plain English prose is about one token in the vocabularies of today; each prompt
-    says so in the report."""
+    """Counts words. A word of plain English is about one token in current vocabularies."""
 
     is_exact = False
 

@@ -1,9 +1,8 @@
-"""Language models behind Triton's protocol: prompts -> tensors of the common backends, answers ->
-TokenChunk.
+"""Language models behind Triton's protocol: converts prompts to tensors, responses to TokenChunks.
 
-Known inputs: text_input (or the only string input), max_tokens, request_output_len, stream or
+Known inputs are text_input (or the only string input), max_tokens, request_output_len, stream or
 streaming, sampling_parameters (the vLLM backend's JSON), return_num_input_tokens and
-return_num_output_tokens. Others are left to --input-data.
+return_num_output_tokens. Other inputs need --extra-inputs or --input-data.
 """
 
 from __future__ import annotations
@@ -38,8 +37,11 @@ _LIMITS = ("max_tokens", "request_output_len", "sampling_param_max_tokens")
 def prompt_dataset(
     facts: ModelFacts, prompts: list[Prompt], extra: dict[str, Any], *, is_streaming: bool
 ) -> Dataset:
-    """`extra` (--extra-inputs) goes into tensors of that name, and into sampling_parameters
-    otherwise."""
+    """Builds a dataset of prompts. Raises OptionError.
+
+    A value of `extra` (--extra-inputs) is sent as the tensor of that name, or in
+    sampling_parameters if the model has no such tensor.
+    """
     text_input = _text_input(facts)
     steps: list[Step] = []
     for prompt in prompts:
@@ -51,9 +53,8 @@ def prompt_dataset(
             elif tensor.name in _LIMITS and prompt.max_tokens:
                 step[tensor.name] = _value(tensor, prompt.max_tokens)
             elif tensor.name in _SWITCHES and tensor.datatype == "BOOL":
-                step[tensor.name] = _value(
-                    tensor, is_streaming if tensor.name.startswith("stream") else True
-                )
+                is_on = is_streaming if tensor.name.startswith("stream") else True
+                step[tensor.name] = _value(tensor, is_on)
             elif tensor.name == "sampling_parameters":
                 limit = {"max_tokens": prompt.max_tokens} if prompt.max_tokens else {}
                 step[tensor.name] = _value(tensor, json.dumps(limit | sampling))
@@ -64,10 +65,11 @@ def prompt_dataset(
         ]
         if missing:
             raise OptionError(
-                f"input '{missing[0]}' of model '{facts.name}' is required: give it with --extra-inputs {missing[0]}:VALUE"
+                f"model '{facts.name}' requires the input '{missing[0]}'. Set it with"
+                f" --extra-inputs {missing[0]}:VALUE"
             )
         steps.append(step)
-    return Dataset([steps], is_given=True)
+    return Dataset([steps], is_from_file=True)
 
 
 def _text_input(facts: ModelFacts) -> TensorFacts:
@@ -77,7 +79,7 @@ def _text_input(facts: ModelFacts) -> TensorFacts:
     ]
     if named is None and len(strings) != 1:
         raise OptionError(
-            f"model '{facts.name}' has no input 'text_input': a prompt cannot be sent to it, use --input-data"
+            f"model '{facts.name}' has no input 'text_input' for a prompt. Use --input-data."
         )
     return named or strings[0]
 
@@ -92,7 +94,7 @@ def _value(tensor: TensorFacts, value: Any) -> TensorValue:
 
 
 def make_message_digest(*, keeps_text: bool, keeps_raw: bool) -> Callable[[Any], TokenChunk]:
-    """For ModelInferResponse of a gRPC stream."""
+    """Returns a function that reads a ModelInferResponse of a gRPC stream."""
 
     def digest(response: Any) -> TokenChunk:
         text, prompt_tokens, completion_tokens = "", -1, -1
@@ -125,7 +127,7 @@ _decode = msgspec.json.Decoder(_Generated).decode
 
 
 def make_generate_digest(*, keeps_text: bool, keeps_raw: bool) -> Callable[[Any], TokenChunk]:
-    """For events of generate_stream."""
+    """Returns a function that reads an event of generate_stream."""
 
     def digest(event: Any) -> TokenChunk:
         body: bytes = event[1] if isinstance(event, tuple) else event
@@ -133,7 +135,7 @@ def make_generate_digest(*, keeps_text: bool, keeps_raw: bool) -> Callable[[Any]
             decoded = _decode(body)
         except msgspec.DecodeError as error:
             raise ResponseFailureError(
-                one_line(f"an answer that cannot be read: {error}")
+                one_line(f"a response that cannot be decoded: {error}")
             ) from None
         if decoded.error is not None:
             raise ResponseFailureError(one_line(decoded.error))

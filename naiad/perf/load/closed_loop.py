@@ -1,6 +1,6 @@
-"""Concurrency: so many requests are out at all times; each answer sends the next.
+"""A load with a fixed concurrency: each response triggers the next request.
 
-In:  `apply`. Each slot has its own channel and source, so a sequence keeps its order.
+Each slot has its own channel and source, so that the requests of a sequence stay in order.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class ClosedLoop(Load):
         self._is_busy: list[bool] = []
         self._concurrency = 0
         self._num_left = -1
-        """Requests that may still be sent; -1 for no end."""
+        """Number of requests that may still be sent; -1 for no limit."""
 
     async def apply(self, level: Level, share: Share) -> None:
-        """Opens what is missing first, so that connecting is not measured."""
+        """Sets the concurrency. Opens new channels first, so that connecting is not measured."""
         concurrency = level.share(share.number, share.num_shares)
         self._num_left = share.num_requests
         added = [self._make_channel(self) for _ in range(concurrency - len(self._channels))]
@@ -63,7 +63,7 @@ class ClosedLoop(Load):
         self._channels[slot].send(data, call)
         call.written_ns = self._clock_ns()
 
-    def ended(self, call: Call) -> None:
+    def on_ended(self, call: Call) -> None:
         slot = call.slot
         if self._is_stopping:
             if call.is_lost or not self._sources[slot].finish():
@@ -87,12 +87,12 @@ class ClosedLoop(Load):
         return self._num_left == 0
 
     async def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
-        """Open sequences are ended properly."""
+        """Ends open sequences, waits for requests in flight and closes the channels."""
         self._is_stopping = True
         self._num_left = -1
         for slot, source in enumerate(self._sources):
             if not self._is_busy[slot] and not self.broken.is_set() and source.finish():
                 self._send(slot)
-        await self.drained(limit_s)
+        await self._drain(limit_s)
         for channel in self._channels:
             channel.close()

@@ -1,8 +1,7 @@
-"""A load that can be told to be so strong, and asked what happened: in this process, or spread over
-several.
+"""The interface to a load that runs in this process or in several processes.
 
-In:  `set_level`. Out: `take()`, the Records since the last time. Rule: whoever measures knows only
-     this interface.
+In:  `set_level`. Out: `collect()`, which returns the Records since the previous call.
+Rule: the code that measures uses only this interface.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ class DriverStatus(msgspec.Struct, frozen=True):
     num_sent: int
     num_in_flight: int
     num_ended: int
-    num_in_line: int = 0
-    """Requests whose time has come, but that found no channel."""
+    num_queued: int = 0
+    """Number of requests that are due but have no free channel."""
     is_exhausted: bool = False
     last_error: str = ""
 
@@ -37,9 +36,9 @@ class Driver(Protocol):
     broken: asyncio.Event
 
     async def set_level(self, level: Level, num_requests: int = -1) -> None:
-        """`num_requests`: only so many in all. Raises ConnectError."""
+        """Sets the load. With `num_requests`, sends only this many. Raises ConnectError."""
 
-    async def take(self) -> Records: ...
+    async def collect(self) -> Records: ...
 
     async def status(self) -> DriverStatus: ...
 
@@ -83,8 +82,8 @@ class LocalDriver:
     async def apply(self, level: Level, share: Share) -> None:
         await self._load.apply(level, share)
 
-    async def take(self) -> Records:
-        return self._recorder.take()
+    async def collect(self) -> Records:
+        return self._recorder.collect()
 
     async def status(self) -> DriverStatus:
         load = self._load
@@ -92,7 +91,7 @@ class LocalDriver:
             load.num_sent,
             load.num_in_flight,
             self._recorder.num_ended,
-            load.num_in_line,
+            load.num_queued,
             load.is_exhausted,
             load.last_error,
         )
@@ -108,15 +107,15 @@ def _build_load(
     recorder: Recorder,
     maker: ChannelMaker,
     share: Share,
-    given: dict[str, Any],
+    hooks: dict[str, Any],
 ) -> Load:
     make_source = source_maker(traffic, share.number, share.num_shares)
     if options.periodic is not None:
-        return PeriodicLoop(recorder, maker.make, make_source(), options.periodic, **given)
+        return PeriodicLoop(recorder, maker.make, make_source(), options.periodic, **hooks)
     if not options.is_open_loop:
-        return ClosedLoop(recorder, maker.make, make_source, **given)
+        return ClosedLoop(recorder, maker.make, make_source, **hooks)
     if traffic.sequence is None:
-        return OpenLoop(recorder, maker.make, make_source(), **given)
+        return OpenLoop(recorder, maker.make, make_source(), **hooks)
     sources = [make_source() for _ in range(options.num_sequences)]
     is_serial = options.is_serial or traffic.protocol != "stream"
-    return SequenceLoop(recorder, maker.make, sources, is_serial=is_serial, **given)
+    return SequenceLoop(recorder, maker.make, sources, is_serial=is_serial, **hooks)

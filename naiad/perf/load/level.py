@@ -1,5 +1,4 @@
-"""One point of a search: how the load is to be at a time, e.g. concurrency 4 or 200 requests per
-second."""
+"""One level of load, e.g. concurrency 4 or 200 requests per second."""
 
 from __future__ import annotations
 
@@ -27,25 +26,26 @@ class Mode(enum.StrEnum):
 class Level(msgspec.Struct, frozen=True):
     mode: Mode
     value: float
-    """Concurrency, or requests per second; for a replay the speed, 1 for as it was."""
+    """Concurrency, requests per second, or the speed of a replay."""
     distribution: str = "constant"
     times: Sequence[float] = ()
-    """Intervals in us, or offsets of a replay in s."""
+    """Intervals in microseconds, or offsets of a replay in seconds."""
 
     @property
     def heading(self) -> str:
-        """perf_analyzer's words above each block of figures."""
+        """perf_analyzer's line above the figures of a level."""
         if self.mode is Mode.REQUEST_RATE:
             return f"Request Rate: {self.value:g} inference requests per seconds"
         if self.mode is Mode.INTERVALS:
-            return f"Request Rate: {self.value:.2f} inference requests per seconds, from the intervals file"
+            rate = f"{self.value:.2f} inference requests per seconds"
+            return f"Request Rate: {rate}, from the intervals file"
         if self.mode is Mode.REPLAY:
             return f"Replay: {len(self.times)} requests at {self.value:g}x speed"
         return f"Request concurrency: {self.value:g}"
 
     @property
     def label(self) -> str:
-        """The beginning of its line in the last table."""
+        """The start of the level's line in the final table."""
         if self.mode in (Mode.REQUEST_RATE, Mode.INTERVALS):
             return f"Request Rate: {self.value:.2f}"
         if self.mode is Mode.REPLAY:
@@ -53,7 +53,7 @@ class Level(msgspec.Struct, frozen=True):
         return f"Concurrency: {self.value:g}"
 
     def schedule(self, start_ns: int, share: int = 0, num_shares: int = 1) -> Iterator[int]:
-        """Intended times; of several workers each takes every num_shares-th."""
+        """Returns the intended send times. Each of several workers gets every num_shares-th."""
         match self.mode:
             case Mode.INTERVALS:
                 times = schedule.intervals([round(interval) for interval in self.times], start_ns)
@@ -66,5 +66,5 @@ class Level(msgspec.Struct, frozen=True):
         return itertools.islice(times, share, None, num_shares) if num_shares > 1 else times
 
     def share(self, number: int, num_shares: int) -> int:
-        """The part of a concurrency that falls to one worker."""
+        """Returns one worker's part of the concurrency."""
         return int(self.value) // num_shares + (number < int(self.value) % num_shares)

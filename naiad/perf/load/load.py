@@ -1,8 +1,8 @@
-"""What all loads share: recording answers, and knowing when the server is gone.
+"""The common part of all loads: records responses and detects that the server is gone.
 
-In:  Listener calls from channels. Out: the Recorder fills; `broken` is set when nothing but
-     connection failures comes.
-Rule: a load sends from callbacks only; starting and stopping are the only things that wait.
+In:  Listener calls from channels.
+Out: entries in the Recorder. `broken` is set after too many connection failures in a row.
+Rule: a load sends only from callbacks. Only starting and stopping wait.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _MAX_LOST_IN_ROW = 20
 
 
 class ResponseFailureError(Exception):
-    """A response that says that its request failed; raised by a digest."""
+    """Raised by a digest for a response that reports an error."""
 
 
 class Share(msgspec.Struct, frozen=True):
-    """What falls to one of several processes that make a load together."""
+    """One process's part of a load that several processes generate."""
 
     number: int = 0
     num_shares: int = 1
     num_requests: int = -1
-    """Only so many in all; -1 for no end."""
+    """Number of requests to send; -1 for no limit."""
     start_ns: int = 0
-    """Where a schedule begins; the same for all."""
+    """Start of the schedule, which is the same for all processes."""
 
 
 class Load:
@@ -47,8 +47,8 @@ class Load:
         check: Callable[[int, Any], str | None] | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`digest` makes of each response what is kept of it; `check(item, payload)` says what is
-        wrong with an answer."""
+        """`digest` returns the part of a response to record, or None to ignore the response.
+        `check(item, payload)` returns the error of a response, or None."""
         self.recorder = recorder
         self.num_in_flight = 0
         self.num_sent = 0
@@ -82,7 +82,7 @@ class Load:
     def on_end(self, call: Call, error: str | None, payload: Any, now_ns: int) -> None:
         self.num_in_flight -= 1
         if error is None and (call.responses is not None or self._check is not None):
-            error = self._complaint(call, payload)
+            error = self._failure(call, payload)
         if error is None:
             self._num_lost_in_row = 0
             responses = call.response_ns
@@ -93,33 +93,33 @@ class Load:
             self._fail(call, error, now_ns)
         if not self.num_in_flight:
             self._idle.set()
-        self.ended(call)
+        self.on_ended(call)
 
-    # For the kinds of load.
+    # Implemented by each kind of load.
 
     async def apply(self, level: Level, share: Share) -> None:
-        """Be so strong from now on. Raises ConnectError."""
+        """Sets the level of the load. Raises ConnectError."""
         raise NotImplementedError
 
-    def ended(self, call: Call) -> None:
-        """What comes after a request."""
+    def on_ended(self, call: Call) -> None:
+        """Called after a request has ended."""
         raise NotImplementedError
 
     async def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
-        """Waits for what is out, then closes everything."""
+        """Waits for requests in flight, then closes all channels."""
         raise NotImplementedError
 
     @property
-    def num_in_line(self) -> int:
-        """Requests whose time has come, but that found no channel."""
+    def num_queued(self) -> int:
+        """Number of requests that are due but have no free channel."""
         return 0
 
     @property
     def is_exhausted(self) -> bool:
-        """Nothing more will be sent."""
+        """True if no further request will be sent."""
         return False
 
-    def _complaint(self, call: Call, payload: Any) -> str | None:
+    def _failure(self, call: Call, payload: Any) -> str | None:
         for response in call.responses or ():
             if isinstance(response, ResponseFailureError):
                 return str(response)
@@ -133,14 +133,14 @@ class Load:
             if self._num_lost_in_row >= _MAX_LOST_IN_ROW:
                 self.broken.set()
 
-    def _departing(self, call: Call) -> None:
+    def _mark_sent(self, call: Call) -> None:
         self.num_in_flight += 1
         self.num_sent += 1
         self._idle.clear()
         call.sent_ns = self._clock_ns()
 
-    async def drained(self, limit_s: float) -> bool:
-        """Whether everything that was out came back in time."""
+    async def _drain(self, limit_s: float) -> bool:
+        """Waits for requests in flight. Returns False if they take longer than the limit."""
         try:
             async with asyncio.timeout(limit_s):
                 await self._idle.wait()

@@ -1,8 +1,8 @@
-"""Rates: requests leave when the schedule says so, whatever became of the earlier ones.
+"""A load with a request rate: requests are sent on schedule, independent of earlier responses.
 
-Latency counts from the intended time: when we or the server fall behind, the wait is part of what a
-user would have seen.
-Rule: a request that finds no free channel waits in line; it is never dropped and never moved.
+Latency counts from the intended send time. If the client or the server falls behind, the delay is
+part of the latency that a user would see.
+Rule: a request without a free channel is queued. It is never dropped or rescheduled.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from naiad.perf.measure.recorder import Recorder
 _WARM_CHANNELS = 16
 _NEVER = 1 << 62
 _LEAD_NS = 20_000_000
-"""Between deciding on a schedule and its first request."""
+"""Time between the start of a schedule and its first request."""
 _MAX_LEAD_NS = 50_000
 _MAX_BURST = 64
-"""Requests sent at one wake-up, so that answers are read between bursts."""
+"""Maximum number of requests per wake-up, so that responses are read in between."""
 
 
 class OpenLoop(Load):
@@ -47,7 +47,7 @@ class OpenLoop(Load):
         self._next_ns = self._alarm_ns = _NEVER
         self._lead_ns = 0.0
         self._timer: Timer | None = None
-        self._line: deque[tuple[bytes, Call]] = deque()
+        self._queue: deque[tuple[bytes, Call]] = deque()
         self._busy: dict[Call, Channel] = {}
 
     async def open(self) -> None:
@@ -66,15 +66,14 @@ class OpenLoop(Load):
             self._timer = make_timer(self._fire)
         self._next_ns = next(self._schedule, _NEVER)
         self._set_timer(self._timer)
-        # Whoever measures begins when the schedule does: a window that is empty at first would show
-        # too low a rate.
+        # Returns when the schedule begins. A window that started earlier would show too low a rate.
         await asyncio.sleep(
             max(0, (self._next_ns if self._next_ns != _NEVER else 0) - self._clock_ns()) / 1e9
         )
 
     def _set_timer(self, timer: Timer) -> None:
-        """A little early, by what waking up has taken lately: the rest of the wait is spent in
-        `_fire`."""
+        """Sets the timer early by the recent wake-up delay; `_fire` spins for the rest of the
+        wait."""
         self._alarm_ns = self._next_ns - round(self._lead_ns)
         timer.set(self._alarm_ns)
 
@@ -98,21 +97,21 @@ class OpenLoop(Load):
     def dispatch(self, data: bytes, call: Call) -> None:
         channel = self._pool.acquire()
         if channel is None:
-            self._line.append((data, call))
+            self._queue.append((data, call))
             return
         self._busy[call] = channel
-        self._departing(call)
+        self._mark_sent(call)
         channel.send(data, call)
         call.written_ns = self._clock_ns()
 
-    def ended(self, call: Call) -> None:
+    def on_ended(self, call: Call) -> None:
         self._pool.release(self._busy.pop(call))
-        if self._line and not self._is_stopping:
-            self.dispatch(*self._line.popleft())
+        if self._queue and not self._is_stopping:
+            self.dispatch(*self._queue.popleft())
 
     @property
-    def num_in_line(self) -> int:
-        return len(self._line)
+    def num_queued(self) -> int:
+        return len(self._queue)
 
     @property
     def is_exhausted(self) -> bool:
@@ -122,5 +121,5 @@ class OpenLoop(Load):
         self._is_stopping = True
         if self._timer is not None:
             self._timer.close()
-        await self.drained(limit_s)
+        await self._drain(limit_s)
         self._pool.close()

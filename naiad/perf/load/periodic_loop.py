@@ -1,9 +1,8 @@
-"""--periodic-concurrency-range: a burst that grows while earlier requests are still being answered,
-for streaming models.
+"""A load for streaming models whose burst grows, for --periodic-concurrency-range.
 
-`start` requests go out; whenever one of the newest has had `period` responses, or has ended, `step`
-more follow, until there were `end` in all. Each request is sent once. There are no windows: the
-profile export has every response's time.
+The load sends `start` requests. Whenever one of the newest requests has had `period` responses or
+has ended, it sends `step` more, until it has sent `end` requests. There are no windows; the profile
+export has the time of every response.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class PeriodicLoop(Load):
         self._steps = steps
         self._channels: list[Channel] = []
         self._newest_slot = -1
-        """First slot of the last group: only its requests call for more."""
+        """First slot of the newest group; only its requests make the burst grow."""
 
     async def apply(self, level: Level, share: Share) -> None:
         channel = self._make_channel(self)
@@ -58,7 +57,7 @@ class PeriodicLoop(Load):
                 self._channels.append(self._make_channel(self))
             data, item, sequence = self._source.next()
             call = Call(slot, item, self._clock_ns(), sequence)
-            self._departing(call)
+            self._mark_sent(call)
             self._channels[slot].send(data, call)
             call.written_ns = self._clock_ns()
 
@@ -67,7 +66,7 @@ class PeriodicLoop(Load):
         if call.response_ns is not None and len(call.response_ns) == self._steps.period:
             self._grow(call)
 
-    def ended(self, call: Call) -> None:
+    def on_ended(self, call: Call) -> None:
         if len(call.response_ns or ()) < self._steps.period:
             self._grow(call)
 
@@ -81,6 +80,6 @@ class PeriodicLoop(Load):
 
     async def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
         self._is_stopping = True
-        await self.drained(limit_s)
+        await self._drain(limit_s)
         for channel in self._channels:
             channel.close()

@@ -1,8 +1,8 @@
-"""Wakes the event loop at a given monotonic time, to the tens of microseconds: uvloop's own timers
-count whole milliseconds.
+"""Wakes the event loop at a monotonic time with a precision of tens of microseconds.
 
-On Linux a timerfd, elsewhere the loop's timer. Rule: never early; how late is for the load to
-record.
+uvloop's timers have a precision of one millisecond. On Linux a timerfd is used instead, elsewhere
+the timer of the loop.
+Rule: a timer never fires early. The load records how late it fires.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TFD_TIMER_ABSTIME = 1
 
 class Timer(Protocol):
     def set(self, at_ns: int) -> None:
-        """Replaces what was set before."""
+        """Sets the time of the next call, instead of any time set before."""
 
     def close(self) -> None: ...
 

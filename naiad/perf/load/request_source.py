@@ -1,7 +1,6 @@
-"""Where a load takes its next request from: prepared bytes in turn, or the steps of sequences.
+"""Provides the next request of a load: prepared bytes in turn, or the steps of sequences.
 
-Rule: nothing is encoded here for requests that are always the same; a sequence adds only its id and
-      flags.
+Rule: plain requests are not encoded here. A sequence adds only its id and flags.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ class Source(Protocol):
     def next(self) -> Outgoing: ...
 
     def finish(self) -> bool:
-        """No more is wanted. True when one more request must be sent, so that nothing is left open
-        at the server."""
+        """Called when the load stops. Returns True if one more request must be sent to end an open
+        sequence."""
 
 
 class PlainSource:
-    """Shared by all slots of a load."""
+    """Returns prepared requests in turn. All slots of a load share one source."""
 
     def __init__(self, prepared: Sequence[bytes], first: int = 0) -> None:
         items = [Outgoing(data, item) for item, data in enumerate(prepared)]
@@ -41,37 +40,37 @@ class PlainSource:
 
 
 class SequenceIds:
-    """Ids for new sequences: without bounds, or going round in a range, never one that is in
-    use."""
+    """Assigns ids to new sequences, without a limit or cyclically from a range. An id in use is
+    never assigned again."""
 
     def __init__(self, start: int = 1, end: int = 0) -> None:
-        """`end` is excluded; 0 for no end."""
+        """`end` is exclusive; 0 means no end."""
         self._start = start
         self._end = end
         self._next = start
         self._used: set[int] = set()
 
-    def take(self) -> int:
+    def acquire(self) -> int:
         if self._end and len(self._used) >= self._end - self._start:
             raise OptionError(
-                f"--sequence-id-range {self._start}:{self._end} has too few ids for the sequences that run at once"
+                f"--sequence-id-range {self._start}:{self._end} has too few ids for the concurrent"
+                " sequences"
             )
         while True:
-            found = self._next
+            sequence = self._next
             self._next += 1
             if self._end and self._next >= self._end:
                 self._next = self._start
-            if found not in self._used:
-                self._used.add(found)
-                return found
+            if sequence not in self._used:
+                self._used.add(sequence)
+                return sequence
 
-    def give_back(self, sequence: int) -> None:
+    def release(self, sequence: int) -> None:
         self._used.discard(sequence)
 
 
 class SequencePlan:
-    """What all sequences of a run share: the streams of steps, lengths and ids. `encode(stream,
-    step, id, is_start, is_end)`."""
+    """The streams of steps, the lengths and the ids that all sequences of a run share."""
 
     def __init__(
         self,
@@ -83,7 +82,8 @@ class SequencePlan:
         variation_percent: float = 20.0,
         seed: int = 0,
     ) -> None:
-        """`base_length` 0: a sequence is as long as its stream."""
+        """`encode(stream, step, id, is_start, is_end)` returns the bytes of a request. With
+        `base_length` 0, a sequence is as long as its stream."""
         self.encode = encode
         self.ids = ids
         self._stream_lengths = stream_lengths
@@ -94,7 +94,7 @@ class SequencePlan:
         self._first_items = list(itertools.accumulate(stream_lengths, initial=0))
 
     def begin(self) -> tuple[int, int, int]:
-        """(stream, number of requests, id) of a new sequence."""
+        """Returns the stream, the number of requests and the id of a new sequence."""
         stream = next(self._streams)
         length = self._stream_lengths[stream]
         if self._base_length:
@@ -103,7 +103,7 @@ class SequencePlan:
                 1,
                 round(self._random.uniform(self._base_length - spread, self._base_length + spread)),
             )
-        return stream, length, self.ids.take()
+        return stream, length, self.ids.acquire()
 
     def num_steps(self, stream: int) -> int:
         return self._stream_lengths[stream]
@@ -113,29 +113,29 @@ class SequencePlan:
 
 
 class SequenceSource:
-    """One sequence after the other."""
+    """Returns the requests of one sequence after the other."""
 
     def __init__(self, plan: SequencePlan) -> None:
         self._plan = plan
-        self._stream = self._length = self._at = 0
+        self._stream = self._length = self._position = 0
         self._id = -1
         self._is_finishing = False
 
     def next(self) -> Outgoing:
         plan = self._plan
-        if self._at >= self._length:
+        if self._position >= self._length:
             self._stream, self._length, self._id = plan.begin()
-            self._at = 0
-        step = self._at % plan.num_steps(self._stream)
-        is_start = self._at == 0
-        is_end = self._is_finishing or self._at == self._length - 1
+            self._position = 0
+        step = self._position % plan.num_steps(self._stream)
+        is_start = self._position == 0
+        is_end = self._is_finishing or self._position == self._length - 1
         sequence = self._id
         data = plan.encode(self._stream, step, sequence, is_start, is_end)
-        self._at = self._length if is_end else self._at + 1
+        self._position = self._length if is_end else self._position + 1
         if is_end:
-            plan.ids.give_back(sequence)
+            plan.ids.release(sequence)
         return Outgoing(data, plan.item(self._stream, step), sequence)
 
     def finish(self) -> bool:
         self._is_finishing = True
-        return self._at < self._length
+        return self._position < self._length

@@ -1,9 +1,8 @@
-"""Rates for sequence models: requests of several sequences in turn, each sequence on a channel of
-its own.
+"""A load with a request rate for sequence models.
 
-A sequence's requests must arrive in order, so they never overtake each other: on a channel that
-carries one request at a time, and everywhere with --serial-sequences, the next waits for the answer
-to the one before.
+Requests of several sequences are sent in turn, each sequence on its own channel. The requests of a
+sequence must arrive in order. On a channel that carries one request at a time, and always with
+--serial-sequences, a request therefore waits for the response to the previous one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from naiad.perf.measure.recorder import Recorder
 
 
 class _Turns:
-    """The sequences' sources, one request of each in turn; remembers whose turn it was."""
+    """Returns one request of each sequence in turn, and stores the index of the last sequence."""
 
     def __init__(self, sources: list[Source]) -> None:
         self.sources = sources
@@ -49,27 +48,27 @@ class SequenceLoop(OpenLoop):
         super().__init__(recorder, make_channel, self._turns, **options)
         self._is_serial = is_serial
         self._channels = [make_channel(self) for _ in sources]
-        self._lines: list[deque[tuple[bytes, Call]]] = [deque() for _ in sources]
+        self._queues: list[deque[tuple[bytes, Call]]] = [deque() for _ in sources]
 
     async def open(self) -> None:
         await asyncio.gather(*(channel.open() for channel in self._channels))
 
     def dispatch(self, data: bytes, call: Call) -> None:
         call.slot = self._turns.turn
-        if self._lines[call.slot] or (self._is_serial and self._channels[call.slot].num_in_flight):
-            self._lines[call.slot].append((data, call))
+        if self._queues[call.slot] or (self._is_serial and self._channels[call.slot].num_in_flight):
+            self._queues[call.slot].append((data, call))
         else:
-            self._depart(data, call)
+            self._send(data, call)
 
-    def _depart(self, data: bytes, call: Call) -> None:
-        self._departing(call)
+    def _send(self, data: bytes, call: Call) -> None:
+        self._mark_sent(call)
         self._channels[call.slot].send(data, call)
         call.written_ns = self._clock_ns()
 
-    def ended(self, call: Call) -> None:
+    def on_ended(self, call: Call) -> None:
         slot = call.slot
-        if self._lines[slot] and not call.is_lost:
-            self._depart(*self._lines[slot].popleft())
+        if self._queues[slot] and not call.is_lost:
+            self._send(*self._queues[slot].popleft())
         elif (
             self._is_stopping
             and not call.is_lost
@@ -80,7 +79,7 @@ class SequenceLoop(OpenLoop):
 
     def _end_sequence(self, slot: int) -> None:
         data, item, sequence = self._turns.sources[slot].next()
-        self._depart(data, Call(slot, item, self._clock_ns(), sequence))
+        self._send(data, Call(slot, item, self._clock_ns(), sequence))
 
     async def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
         self._is_stopping = True

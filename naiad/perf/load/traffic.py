@@ -1,7 +1,7 @@
-"""Everything a process needs to send a run's requests: where to, over what, and the prepared bytes.
+"""Everything that a process needs to send the requests of a run: address, protocol, prepared bytes.
 
-In:  built once by prepare.py; travels to worker processes as it is. Out: channels and sources for a
-     load.
+In:  Traffic, which prepare.py builds once and which is also sent to worker processes.
+Out: channels and sources for a load.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from naiad.perf.load.request_source import (
 )
 
 CALLS_PER_CONNECTION = 6
-"""gRPC calls that share a connection, as Triton's C++ client, and so perf_analyzer, does it."""
+"""Number of gRPC calls that share a connection, as in Triton's C++ client and perf_analyzer."""
 
 
 class SequenceTraffic(msgspec.Struct, frozen=True):
     parts: list[Any]
-    """For each step of all streams: HTTP bytes before and after the flags, or a gRPC message."""
+    """For each step of all streams, the HTTP bytes before and after the flags, or a gRPC
+    message."""
     stream_lengths: list[int]
     base_length: int
     variation_percent: float
@@ -46,11 +47,11 @@ class SequenceTraffic(msgspec.Struct, frozen=True):
 
 class Traffic(msgspec.Struct, frozen=True):
     protocol: str
-    """http, sse (HTTP with server-sent events), grpc, stream (gRPC's ModelStreamInfer)."""
+    """One of http, sse (HTTP with server-sent events), grpc, and stream (gRPC ModelStreamInfer)."""
     address: Address
     tls: TlsFiles | None = None
     block: bytes = b""
-    """Headers of each gRPC call."""
+    """Header block of each gRPC call."""
     encoding: str = ""
     """Compression of gRPC messages."""
     prepared: list[bytes] = []
@@ -58,7 +59,7 @@ class Traffic(msgspec.Struct, frozen=True):
     is_decoupled: bool = False
     should_keep_body: bool = False
     head_bytes: int = 0
-    """Of each gRPC message: where what changes from request to request is put in."""
+    """Offset in a gRPC message at which the id and the sequence parameters are inserted."""
 
     @property
     def is_grpc(self) -> bool:
@@ -114,7 +115,8 @@ class ChannelMaker:
 
 
 def source_maker(traffic: Traffic, share: int = 0, num_shares: int = 1) -> Callable[[], Source]:
-    """Workers begin at different items, and give their sequences different ids."""
+    """Returns a function that makes sources. Each worker starts at another item and assigns other
+    sequence ids."""
     sequence = traffic.sequence
     if sequence is None:
         first = share * len(traffic.prepared) // num_shares

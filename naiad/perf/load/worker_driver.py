@@ -1,8 +1,9 @@
-"""--processes N: the load is made by several processes, for rates that one core cannot send.
+"""Generates the load in several processes (--processes N), for rates that one core cannot send.
 
-Each child runs a LocalDriver with its share of the concurrency or of the schedule; commands and
-records travel over pipes. Clocks are CLOCK_MONOTONIC, which is the same for all processes of a
-machine. Rule: a child that dies breaks the run with a clear word.
+Each child runs a LocalDriver with its share of the concurrency or of the schedule. Commands and
+records are sent over pipes. Times are CLOCK_MONOTONIC, which is the same for all processes of a
+machine.
+Rule: if a child dies, the run stops with an error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from naiad.perf.measure.recorder import Records, merge
 from naiad.perf.options import PerfOptions
 
 _LEAD_NS = 200_000_000
-"""Children hear of a schedule before it begins."""
+"""Time between the command to the children and the start of a schedule."""
 _STOP_LIMIT_S = 40.0
 
 
@@ -50,26 +51,27 @@ class WorkerDriver:
             self._pipes.append(ours)
             self._processes.append(process)
 
-    async def _ask(self, requests: list[tuple[Any, ...]]) -> list[Any]:
-        """One request to each child, all answers; a child's ConnectError is raised here."""
+    async def _command(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        """Sends one command to each child and returns all replies. Raises a child's
+        ConnectError."""
         return await asyncio.gather(
             *(
-                asyncio.to_thread(self._ask_one, *pair)
-                for pair in zip(self._pipes, requests, strict=True)
+                asyncio.to_thread(self._command_one, *pair)
+                for pair in zip(self._pipes, commands, strict=True)
             )
         )
 
-    def _ask_one(
-        self, pipe: multiprocessing.connection.Connection, request: tuple[Any, ...]
+    def _command_one(
+        self, pipe: multiprocessing.connection.Connection, command: tuple[Any, ...]
     ) -> Any:
         try:
-            pipe.send(request)
-            answer = pipe.recv()
+            pipe.send(command)
+            reply = pipe.recv()
         except (EOFError, OSError):
             raise ConnectError("a load process ended unexpectedly") from None
-        if isinstance(answer, ConnectError):
-            raise answer
-        return answer
+        if isinstance(reply, ConnectError):
+            raise reply
+        return reply
 
     async def set_level(self, level: Level, num_requests: int = -1) -> None:
         start_ns = time.monotonic_ns() + _LEAD_NS
@@ -78,18 +80,18 @@ class WorkerDriver:
             -1 if num_requests < 0 else num_requests // count + (number < num_requests % count)
             for number in range(count)
         ]
-        await self._ask(
+        await self._command(
             [
                 ("apply", level, Share(number, count, counts[number], start_ns))
                 for number in range(count)
             ]
         )
 
-    async def take(self) -> Records:
-        parts: list[Records] = await self._ask([("take",)] * self._num_processes)
+    async def collect(self) -> Records:
+        parts: list[Records] = await self._command([("collect",)] * self._num_processes)
         merged = merge(parts)
         order = np.argsort(merged.end, kind="stable")
-        details = [merged.details[place] for place in order] if merged.details else []
+        details = [merged.details[index] for index in order] if merged.details else []
         return Records(
             merged.numbers[:, order],
             details,
@@ -97,17 +99,17 @@ class WorkerDriver:
         )
 
     async def status(self) -> DriverStatus:
-        answers: list[tuple[DriverStatus, bool]] = await self._ask(
+        replies: list[tuple[DriverStatus, bool]] = await self._command(
             [("status",)] * self._num_processes
         )
-        if any(is_broken for _, is_broken in answers):
+        if any(is_broken for _, is_broken in replies):
             self.broken.set()
-        statuses = [status for status, _ in answers]
+        statuses = [status for status, _ in replies]
         return DriverStatus(
             sum(status.num_sent for status in statuses),
             sum(status.num_in_flight for status in statuses),
             sum(status.num_ended for status in statuses),
-            sum(status.num_in_line for status in statuses),
+            sum(status.num_queued for status in statuses),
             all(status.is_exhausted for status in statuses),
             next((status.last_error for status in statuses if status.last_error), ""),
         )
@@ -115,7 +117,7 @@ class WorkerDriver:
     async def stop(self) -> None:
         try:
             async with asyncio.timeout(_STOP_LIMIT_S):
-                await self._ask([("stop",)] * self._num_processes)
+                await self._command([("stop",)] * self._num_processes)
         except (ConnectError, TimeoutError):
             pass
         for pipe, process in zip(self._pipes, self._processes, strict=True):
@@ -134,14 +136,14 @@ def _serve(
     number: int,
     count: int,
 ) -> None:
-    """The child's life."""
+    """The main function of a child process."""
     try:
-        uvloop.run(_answer(pipe, traffic, load, options, number, count))
+        uvloop.run(_serve_commands(pipe, traffic, load, options, number, count))
     except (KeyboardInterrupt, EOFError, BrokenPipeError):
         pass
 
 
-async def _answer(
+async def _serve_commands(
     pipe: multiprocessing.connection.Connection,
     traffic: Traffic,
     load: LoadOptions,
@@ -149,7 +151,7 @@ async def _answer(
     number: int,
     count: int,
 ) -> None:
-    # Digests are functions, so each process makes its own from the options.
+    # Digests are functions, which cannot be pickled, so each process makes its own.
     from naiad.perf.report.digests import make_digest_for
 
     driver = LocalDriver(traffic, load, digest=make_digest_for(options), share=Share(number, count))
@@ -160,22 +162,22 @@ async def _answer(
         await readable.wait()
         readable.clear()
         while pipe.poll():
-            request = pipe.recv()
+            command = pipe.recv()
             try:
-                answer: Any = await _handle(driver, request)
+                reply: Any = await _handle(driver, command)
             except ConnectError as error:
-                answer = error
-            pipe.send(answer)
-            if request[0] == "stop":
+                reply = error
+            pipe.send(reply)
+            if command[0] == "stop":
                 return
 
 
-async def _handle(driver: LocalDriver, request: tuple[Any, ...]) -> Any:
-    match request:
+async def _handle(driver: LocalDriver, command: tuple[Any, ...]) -> Any:
+    match command:
         case ("apply", Level() as level, Share() as share):
             await driver.apply(level, share)
-        case ("take",):
-            return await driver.take()
+        case ("collect",):
+            return await driver.collect()
         case ("status",):
             return await driver.status(), driver.broken.is_set()
         case ("stop",):

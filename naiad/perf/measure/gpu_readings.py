@@ -1,6 +1,7 @@
-"""The metrics page, read now and then during a window: GPU utilization, power and memory, by GPU.
+"""Reads GPU utilization, power and memory from the server's metrics page during a window.
 
-In:  the page's text. Out: GpuReadings: averages of utilization and power, the highest memory use.
+In:  the text of the page, read at intervals.
+Out: GpuReadings: the average utilization and power and the highest memory use of each GPU.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ Sample = tuple[str, dict[str, str], float]
 
 
 class GpuReadings(msgspec.Struct, frozen=True):
-    """Each by gpu_uuid."""
+    """Readings by gpu_uuid."""
 
     utilization: dict[str, float] = {}
-    """Average, 0 to 1."""
+    """Average utilization, from 0 to 1."""
     power_watts: dict[str, float] = {}
     memory_used_bytes: dict[str, float] = {}
-    """Highest."""
+    """Highest memory use."""
     memory_total_bytes: dict[str, float] = {}
     problem: str = ""
-    """Why nothing could be read."""
+    """The reason why nothing could be read; empty on success."""
 
 
 def parse_samples(text: str, prefix: str = "nv_gpu_") -> list[Sample]:
-    """Lines of the page whose names begin so; others cost nothing."""
+    """Parses the lines of the page that start with `prefix`. Ignores all other lines."""
     samples: list[Sample] = []
     for line in text.splitlines():
         if not line.startswith(prefix):
@@ -52,16 +53,16 @@ def parse_samples(text: str, prefix: str = "nv_gpu_") -> list[Sample]:
 
 
 def summarize(pages: Iterable[list[Sample]]) -> GpuReadings:
-    found: dict[str, dict[str, list[float]]] = {}
+    readings: dict[str, dict[str, list[float]]] = {}
     for page in pages:
         for name, labels, value in page:
-            found.setdefault(name, {}).setdefault(labels.get("gpu_uuid", ""), []).append(value)
+            readings.setdefault(name, {}).setdefault(labels.get("gpu_uuid", ""), []).append(value)
 
     def averages(name: str) -> dict[str, float]:
-        return {gpu: sum(values) / len(values) for gpu, values in found.get(name, {}).items()}
+        return {gpu: sum(values) / len(values) for gpu, values in readings.get(name, {}).items()}
 
     def highest(name: str) -> dict[str, float]:
-        return {gpu: max(values) for gpu, values in found.get(name, {}).items()}
+        return {gpu: max(values) for gpu, values in readings.get(name, {}).items()}
 
     return GpuReadings(
         averages("nv_gpu_utilization"),
@@ -72,7 +73,7 @@ def summarize(pages: Iterable[list[Sample]]) -> GpuReadings:
 
 
 class MetricsPoller:
-    """Reads the page every interval until stopped; one task, owned by whoever starts it."""
+    """Reads the page at intervals, from `start` to `stop`."""
 
     def __init__(self, address: Address, path: str, interval_s: float) -> None:
         self._address = address
@@ -90,7 +91,7 @@ class MetricsPoller:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def take(self) -> GpuReadings:
+    def collect(self) -> GpuReadings:
         pages, self._pages = self._pages, []
         return msgspec.structs.replace(summarize(pages), problem="" if pages else self._problem)
 
@@ -112,8 +113,8 @@ def merge_readings(parts: list[GpuReadings]) -> GpuReadings:
             for gpu in sorted(gpus)
         }
         return {
-            gpu: max(found) if choose == "max" else sum(found) / len(found)
-            for gpu, found in values.items()
+            gpu: max(readings) if choose == "max" else sum(readings) / len(readings)
+            for gpu, readings in values.items()
         }
 
     return GpuReadings(

@@ -1,9 +1,9 @@
-"""One level of load, measured: windows until three agree, or until there is no sense in going on.
+"""Measures one level of load, window by window, until three windows agree.
 
-In:  a Driver that is told the level. Out: LevelResult: the summary of the windows that count, and
-     why they may be believed.
-Rule: a server that dies, refuses or hangs ends the level with a reason; what was measured before is
-      kept.
+In:  a Driver and a Level.
+Out: a LevelResult: the summary of the last windows, and whether they are stable.
+Rule: if the server dies, rejects all requests or hangs, the level ends with an error. Earlier
+      windows are kept.
 """
 
 from __future__ import annotations
@@ -31,29 +31,30 @@ from naiad.perf.measure.window import (
     summarize,
 )
 
-_GLANCE_S = 0.2
+_PROGRESS_S = 0.2
 _POLL_S = 0.01
 _COMPLETE_LIMIT_S = 3600.0
 _HANG_S = 10.0
-"""A machine that is busy elsewhere may not answer for as long as a short window lasts."""
+"""Minimum time without a response after which a server hangs. A busy machine may not respond during
+a short window."""
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How long windows are and how many of them there may be."""
+    """The length and the maximum number of windows."""
 
     interval_s: float = 5.0
     window_requests: int = 0
-    """count_windows: a window lasts until so many have ended; 0 for windows of time."""
+    """With count_windows, the number of requests that ends a window; 0 for windows of time."""
     total_requests: int = 0
-    """Send exactly so many and stop; 0 for windows."""
+    """Total number of requests to send in a single window; 0 for a series of windows."""
     warmup_requests: int = 0
     stability_percent: float = 10.0
     max_trials: int = 10
     hang_s: float = _HANG_S
 
     @property
-    def patience_s(self) -> float:
-        """A server that does not answer for so long hangs."""
+    def hang_limit_s(self) -> float:
+        """A server that does not respond for this long hangs."""
         return max(NUM_WINDOWS * self.interval_s, self.hang_s)
 
 
@@ -62,17 +63,17 @@ class LevelResult(msgspec.Struct):
     summary: Summary | None
     verdict: Verdict
     windows: list[Window]
-    """All of them, also those before it was stable."""
+    """All windows, including those before the level was stable."""
     error: str = ""
-    """Why the level was given up; the summary may still hold what was seen until then."""
+    """The reason why the measurement was aborted; the summary may have figures up to that point."""
 
 
 class Watcher(Protocol):
-    """Is told how a measurement goes, for people who watch."""
+    """Shows the progress of a measurement to the user."""
 
     def begin(self, level: Level) -> None: ...
 
-    def glance(
+    def progress(
         self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int
     ) -> None: ...
 
@@ -117,7 +118,7 @@ class Measurer:
             await self._wait_ended(level, self._pace.warmup_requests)
         before = await self._read_statistics()
         if is_single:
-            await self._driver.take()
+            await self._driver.collect()
             start_ns = time.monotonic_ns()
             await self._driver.set_level(level, self._pace.total_requests or -1)
             await self._wait_complete(level)
@@ -125,11 +126,11 @@ class Measurer:
             return self._result(
                 level,
                 windows,
-                Verdict(True, "a fixed number of requests: stability is not judged"),
-                self._given_up(windows),
+                Verdict(True, "stability is not checked for a fixed number of requests"),
+                self._abort_reason(windows),
             )
         await self._driver.set_level(level)
-        await self._driver.take()
+        await self._driver.collect()
         return await self._measure_windows(level, windows, before)
 
     async def _measure_windows(
@@ -148,11 +149,11 @@ class Measurer:
             windows.append(window)
             points.append(self._point(window))
             self._watcher.window(level, self._trial, points[-1])
-            error = self._given_up(windows)
+            error = self._abort_reason(windows)
             if error:
                 return self._result(level, windows, verdict, error)
-            wanted = level.value * self._plan.batch_size if level.mode is Mode.REQUEST_RATE else 0.0
-            verdict = judge(points, self._pace.stability_percent, self._latency_name, wanted)
+            rate = level.value * self._plan.batch_size if level.mode is Mode.REQUEST_RATE else 0.0
+            verdict = judge(points, self._pace.stability_percent, self._latency_name, rate)
             if verdict.is_stable:
                 break
         return self._result(level, windows, verdict, "")
@@ -166,12 +167,14 @@ class Measurer:
         first = (await self._driver.status()).num_ended
         end = time.monotonic() + self._pace.interval_s
         while (left_s := end - time.monotonic()) > 0 and not self._driver.broken.is_set():
-            await self._rest(min(_GLANCE_S, left_s))
-            await self._glance(level, 1 - max(0.0, end - time.monotonic()) / self._pace.interval_s)
-        await self._wait_first(first, end + self._pace.patience_s - self._pace.interval_s)
+            await self._rest(min(_PROGRESS_S, left_s))
+            await self._report_progress(
+                level, 1 - max(0.0, end - time.monotonic()) / self._pace.interval_s
+            )
+        await self._wait_first(first, end + self._pace.hang_limit_s - self._pace.interval_s)
 
     async def _wait_first(self, first: int, limit: float) -> None:
-        """A window without an answer says nothing: it goes on until there is one."""
+        """Extends a window without a response until the first response arrives."""
         while (
             (await self._driver.status()).num_ended == first
             and time.monotonic() < limit
@@ -186,18 +189,18 @@ class Measurer:
             status = await self._driver.status()
             if status.num_ended - first >= count:
                 return
-            await self._glance(level, (status.num_ended - first) / count)
+            await self._report_progress(level, (status.num_ended - first) / count)
             await self._rest(_POLL_S)
 
     async def _wait_complete(self, level: Level) -> None:
-        """Everything that is to be sent was sent and answered."""
-        wanted = self._pace.total_requests or len(level.times) or 1
+        """Waits until all requests are sent and have a response."""
+        total = self._pace.total_requests or len(level.times) or 1
         first = (await self._driver.status()).num_ended
         while not self._driver.broken.is_set():
             status = await self._driver.status()
-            if status.is_exhausted and not status.num_in_flight and not status.num_in_line:
+            if status.is_exhausted and not status.num_in_flight and not status.num_queued:
                 return
-            await self._glance(level, min(1.0, (status.num_ended - first) / wanted))
+            await self._report_progress(level, min(1.0, (status.num_ended - first) / total))
             await self._rest(_POLL_S)
 
     async def _rest(self, seconds: float) -> None:
@@ -205,9 +208,9 @@ class Measurer:
             async with asyncio.timeout(seconds):
                 await self._driver.broken.wait()
 
-    async def _glance(self, level: Level, fraction: float) -> None:
+    async def _report_progress(self, level: Level, fraction: float) -> None:
         status = await self._driver.status()
-        self._watcher.glance(
+        self._watcher.progress(
             level, max(1, self._trial), self._pace.max_trials, fraction, status.num_ended
         )
 
@@ -220,7 +223,7 @@ class Measurer:
         return self._last_statistics
 
     async def _close_window(self, start_ns: int, before: Snapshot | None) -> Window:
-        records = await self._driver.take()
+        records = await self._driver.collect()
         end_ns = time.monotonic_ns()
         after = await self._read_statistics()
         server = self._statistics.delta(before, after) if self._statistics is not None else None
@@ -229,7 +232,7 @@ class Measurer:
             end_ns,
             records,
             server,
-            self._poller.take() if self._poller is not None else None,
+            self._poller.collect() if self._poller is not None else None,
         )
 
     def _point(self, window: Window) -> Point:
@@ -250,25 +253,29 @@ class Measurer:
             "average latency" if self._plan.percentile < 0 else f"p{self._plan.percentile} latency"
         )
 
-    def _given_up(self, windows: list[Window]) -> str:
+    def _abort_reason(self, windows: list[Window]) -> str:
+        """Returns why the measurement must stop; empty if it can continue."""
         records = windows[-1].records
         if self._driver.broken.is_set():
-            return f"the server is gone: {_first_failure(records) or 'no connection'}"
+            return f"the server is gone: {_last_failure(records) or 'no connection'}"
         if not len(records) and records.failures:
-            return f"all {len(records.failures)} requests of a window failed: {_first_failure(records)}"
+            count = len(records.failures)
+            return f"all {count} requests of a window failed: {_last_failure(records)}"
         if (
             not len(records)
-            and windows[-1].duration_s >= self._pace.patience_s
+            and windows[-1].duration_s >= self._pace.hang_limit_s
             and not self._pace.total_requests
         ):
-            waited_s = windows[-1].duration_s
-            return f"no request was answered within {waited_s:.1f} s: the server hangs, or one answer takes longer (--measurement-interval)"
+            return (
+                f"no response within {windows[-1].duration_s:.1f} s: the server hangs, or a"
+                " response takes longer (increase --measurement-interval)"
+            )
         return ""
 
     def _result(
         self, level: Level, windows: list[Window], verdict: Verdict, error: str
     ) -> LevelResult:
-        """The last three windows count, as with perf_analyzer."""
+        """Summarizes the last three windows, like perf_analyzer."""
         counted = windows[-NUM_WINDOWS:]
         has_any = any(len(window.records) or window.records.failures for window in counted)
         return LevelResult(
@@ -276,5 +283,5 @@ class Measurer:
         )
 
 
-def _first_failure(records: Records) -> str:
+def _last_failure(records: Records) -> str:
     return records.failures[-1].message if records.failures else ""

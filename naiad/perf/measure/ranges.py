@@ -1,5 +1,7 @@
-"""`start:end:step` and the other texts of perf_analyzer's flags -> values. Each function raises
-ValueError with what was expected."""
+"""Parsers for the values of perf_analyzer's flags, such as `start:end:step`.
+
+Each function raises ValueError with a message that says what was expected.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ class Range(msgspec.Struct, frozen=True):
     end: float
     step: float
     has_end: bool = False
-    """It was written out; `end` 0 then means: until the latency threshold is met."""
+    """True if the text has an end. Then `end` 0 means until the latency threshold is exceeded."""
 
 
-def one_of(*words: str) -> Callable[[str], str]:
+def one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
-        if text.lower() not in words:
-            raise ValueError(f"expected {', '.join(words[:-1])} or {words[-1]}, got '{text}'")
+        if text.lower() not in choices:
+            raise ValueError(f"expected {', '.join(choices[:-1])} or {choices[-1]}, got '{text}'")
         return text.lower()
 
     return parse
@@ -47,10 +49,10 @@ def number_range(text: str) -> Range:
 
 
 def whole_range(text: str) -> Range:
-    found = number_range(text)
-    if any(value != int(value) for value in (found.start, found.end, found.step)):
+    values = number_range(text)
+    if any(value != int(value) for value in (values.start, values.end, values.step)):
         raise ValueError(f"expected whole numbers, got '{text}'")
-    return found
+    return values
 
 
 def tensor_shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -65,7 +67,7 @@ def tensor_shape(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def request_parameter(text: str) -> tuple[str, Any]:
-    """name:value:type, type one of int, uint, bool, string, double."""
+    """Parses name:value:type, where type is int, uint, bool, string or double."""
     head, _, kind = text.rpartition(":")
     name, colon, value = head.partition(":")
     if not colon or not name:
@@ -97,18 +99,18 @@ def header(text: str) -> tuple[str, str]:
 class IdRange(msgspec.Struct, frozen=True):
     start: int
     end: int = 0
-    """Excluded; 0 for no end."""
+    """Exclusive end; 0 for no end."""
 
 
 def id_range(text: str) -> IdRange:
     start, _, end = text.partition(":")
     try:
-        found = IdRange(int(start), int(end or 0))
+        ids = IdRange(int(start), int(end or 0))
     except ValueError:
-        found = IdRange(0)
-    if found.start < 1 or (found.end and found.end <= found.start):
+        ids = IdRange(0)
+    if ids.start < 1 or (ids.end and ids.end <= ids.start):
         raise ValueError(f"expected start[:end] with start at least 1, got '{text}'")
-    return found
+    return ids
 
 
 def goodput_limit(text: str) -> tuple[str, float]:

@@ -1,9 +1,8 @@
-"""What happened to each request, in arrays that grow while the load runs and are taken out window
-by window.
+"""Records the times of each request in arrays, which are collected window by window.
 
-In:  `add` and `add_failure`, from the load, in order of the requests' ends. Out: Records, from
-     `take`.
-Rule: `add` is on the hot path: a few appends of numbers, no objects unless details were asked for.
+In:  `add` and `add_failure`, in the order in which requests end. Out: Records, from `collect`.
+Rule: `add` is on the hot path. It appends a few numbers and makes no objects unless has_details is
+      set.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Detail(msgspec.Struct, gc=False):
-    """One request and its answers, for streams and exports."""
+    """One request and its responses, for streams and exports."""
 
     item: int
     sequence: int
@@ -36,10 +35,10 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Records(msgspec.Struct, frozen=True):
-    """Requests that ended in one window, in order."""
+    """The requests that ended in one window, in order."""
 
     numbers: Numbers
-    """One row for each property below, times in ns."""
+    """One row for each property below; times are in ns."""
     details: list[Detail]
     failures: list[Failure]
 
@@ -68,7 +67,7 @@ class Records(msgspec.Struct, frozen=True):
 
     @property
     def late(self) -> Numbers:
-        """How much later than intended they were sent."""
+        """Time between the intended and the actual send time."""
         return self._row(4)
 
     @property
@@ -77,12 +76,12 @@ class Records(msgspec.Struct, frozen=True):
 
     @property
     def first(self) -> Numbers:
-        """Arrival of the first response."""
+        """Arrival time of the first response."""
         return self._row(6)
 
     @property
     def sequence(self) -> Numbers:
-        """Id of the sequence it belonged to, -1 for none."""
+        """Id of the request's sequence; -1 for none."""
         return self._row(7)
 
     @property
@@ -93,8 +92,7 @@ class Records(msgspec.Struct, frozen=True):
 class Recorder:
     def __init__(self, *, has_details: bool = False) -> None:
         self.num_ended = 0
-        """All that ended since the start, failures too."""
-        self.num_failed_in_row = 0
+        """Number of requests that have ended since the start, including failures."""
         self._has_details = has_details
         self._reset()
 
@@ -112,14 +110,8 @@ class Recorder:
         self._details: list[Detail] = []
         self._failures: list[Failure] = []
 
-    @property
-    def num_waiting(self) -> int:
-        """Requests that ended well and were not taken yet."""
-        return len(self._start)
-
     def add(self, call: Call, num_responses: int, now_ns: int) -> None:
         self.num_ended += 1
-        self.num_failed_in_row = 0
         intended_ns, sent_ns = call.intended_ns, call.sent_ns
         self._start.append(intended_ns)
         self._end.append(now_ns)
@@ -143,10 +135,9 @@ class Recorder:
 
     def add_failure(self, message: str, now_ns: int) -> None:
         self.num_ended += 1
-        self.num_failed_in_row += 1
         self._failures.append(Failure(now_ns, message))
 
-    def take(self) -> Records:
+    def collect(self) -> Records:
         rows = (
             self._start,
             self._end,
@@ -167,7 +158,7 @@ class Recorder:
 
 
 def merge(parts: Sequence[Records]) -> Records:
-    """In the given order; there must be at least one."""
+    """Concatenates at least one Records, in order."""
     details = [detail for part in parts for detail in part.details]
     failures = [failure for part in parts for failure in part.failures]
     return Records(np.concatenate([part.numbers for part in parts], axis=1), details, failures)

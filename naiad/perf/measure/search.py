@@ -1,8 +1,8 @@
-"""Which levels are measured: all of a range, or a binary search for the last one within the latency
-threshold.
+"""Chooses the levels to measure: all levels of a range, or a binary search for the highest level
+within the latency threshold.
 
-Rule: decides from results only, so the same code serves concurrency and rates. A level that was
-      given up ends the search.
+Rule: the choice depends only on results, so that it works for concurrency and request rates. A
+      level with an error ends the search.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ IsWithin = Callable[[LevelResult], bool]
 
 
 def within_threshold(threshold_ms: float, percentile: int) -> IsWithin:
-    """True without a threshold."""
+    """Returns a function that compares a result with the threshold. Without a threshold every
+    result is within it."""
 
     def is_within(result: LevelResult) -> bool:
         if result.summary is None or result.error:
@@ -29,22 +30,22 @@ def within_threshold(threshold_ms: float, percentile: int) -> IsWithin:
 
 
 async def linear(
-    found: Range, measure: MeasureLevel, is_within: IsWithin
+    values: Range, measure: MeasureLevel, is_within: IsWithin
 ) -> AsyncIterator[LevelResult]:
-    value = found.start
-    while found.end == 0 or value <= found.end + 1e-9:
+    value = values.start
+    while values.end == 0 or value <= values.end + 1e-9:
         result = await measure(value)
         yield result
         if result.error or not is_within(result):
             return
-        value += found.step
+        value += values.step
 
 
 async def binary(
-    found: Range, measure: MeasureLevel, is_within: IsWithin
+    values: Range, measure: MeasureLevel, is_within: IsWithin
 ) -> AsyncIterator[LevelResult]:
-    """Both ends first, then the middle of what is left, until that is no wider than the step."""
-    low, high = found.start, found.end
+    """Measures both ends, then bisects the range until it is no wider than the step."""
+    low, high = values.start, values.end
     for value in dict.fromkeys((low, high)):
         result = await measure(value)
         yield result
@@ -52,8 +53,8 @@ async def binary(
             return
     if is_within(result):
         return
-    while high - low > found.step:
-        middle = low + max(found.step, round((high - low) / 2 / found.step) * found.step)
+    while high - low > values.step:
+        middle = low + max(values.step, round((high - low) / 2 / values.step) * values.step)
         if middle >= high:
             return
         result = await measure(middle)

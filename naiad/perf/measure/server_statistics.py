@@ -1,8 +1,8 @@
-"""The statistics extension, before and after a window: what the server itself says its time went
-into.
+"""Reads the server's statistics before and after a window.
 
-In:  Control. Out: ModelDelta for the model, with those of its composing models. Times in us,
-     averaged over the window's requests.
+In:  a Control.
+Out: a ModelDelta for the model, with those of its composing models. Times are in us, averaged over
+     the requests of the window.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PHASES = (
 
 
 class Counters(msgspec.Struct):
-    """Sums since the server started, or their growth."""
+    """Counters since the server started, or their increase during a window."""
 
     inference_count: int = 0
     execution_count: int = 0
@@ -51,7 +51,7 @@ class Counters(msgspec.Struct):
         )
 
     def average_us(self, phase: str) -> float:
-        """Per successful request."""
+        """Returns the average time of a phase per successful request."""
         requests = self.count.get("success", 0)
         return self.ns.get(phase, 0) / requests / 1000 if requests else 0.0
 
@@ -105,15 +105,16 @@ class StatisticsReader:
         self._models = [(facts.name, facts.version), *facts.composing]
 
     async def read(self) -> Snapshot | None:
-        """None when the server has no statistics or cannot be asked: figures of the client are
-        still worth having."""
+        """Returns None if the server has no statistics or does not respond. The client's figures
+        are still valid then."""
         if not self._facts.has_statistics:
             return None
-        found: Snapshot = {}
+        snapshot: Snapshot = {}
         with contextlib.suppress(ControlError):
             for model, version in self._models:
-                found[model, version] = _sum(await self._control.model_statistics(model, version))
-            return found
+                entries = await self._control.model_statistics(model, version)
+                snapshot[model, version] = _sum(entries)
+            return snapshot
         return None
 
     def delta(self, before: Snapshot | None, after: Snapshot | None) -> ModelDelta | None:
@@ -148,7 +149,7 @@ def merge_deltas(parts: list[ModelDelta | None]) -> ModelDelta | None:
 
 
 def _sum(entries: list[dict[str, Any]]) -> Counters:
-    """Over the versions that the server named."""
+    """Adds up the statistics of all versions in the response."""
     total = Counters()
     for entry in entries:
         stats = entry.get("inference_stats", {})

@@ -1,9 +1,10 @@
-"""Language models: time to first token, inter-token latency, token rates, goodput.
+"""Computes the figures of language models: time to first token, inter-token latency, token rates
+and goodput.
 
-In:  Records whose responses were digested to TokenChunk. Out: TokenSummary.
-Rule: one place defines these figures. Inter-token latency is (end - first token) / (tokens - 1) of
-      a request, as genai-perf has it; the gaps between chunks are kept beside it, because a long
-      stall hides in an average.
+In:  Records whose responses are TokenChunks. Out: a TokenSummary.
+Rule: these figures are defined only here. The inter-token latency of a request is
+      (end - first token) / (tokens - 1), as in genai-perf. The gaps between chunks are reported as
+      well, because an average hides a long stall.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ GOODPUT_METRICS = (
 
 
 class TokenChunk(msgspec.Struct, frozen=True, gc=False):
-    """What is kept of one response."""
+    """The recorded part of one response."""
 
     num_tokens: int
-    """As far as the response itself says: 1 for a chunk with text, 0 for one without."""
+    """1 for a chunk with text, 0 for a chunk without."""
     prompt_tokens: int = -1
-    """Counted by the server, -1 when it does not say."""
+    """Number of prompt tokens that the server reports; -1 if it does not."""
     completion_tokens: int = -1
     text: str = ""
-    """Only where a tokenizer counts afterwards."""
+    """The text, if a tokenizer counts its tokens later."""
     raw: Any = b""
-    """The response itself, only for an export."""
+    """The response itself, if it is exported."""
 
 
 class Statistic(msgspec.Struct, frozen=True):
@@ -54,15 +55,15 @@ class Statistic(msgspec.Struct, frozen=True):
 class TokenSummary(msgspec.Struct, frozen=True):
     num_requests: int
     statistics: dict[str, Statistic]
-    """By name; times in ms, lengths in tokens, rates in tokens per second."""
+    """Statistics by name; times in ms, lengths in tokens, rates in tokens per second."""
     output_tokens_per_s: float
     input_tokens_per_s: float
     requests_per_s: float
     goodput_per_s: float | None
-    """Requests per second that kept all the limits of --goodput; None when there are none."""
+    """Requests per second within all limits of --goodput; None without limits."""
     good_percent: float | None
     counted_by: str
-    """usage, tokenizer or chunks: who counted the output tokens."""
+    """Source of the number of output tokens: usage, tokenizer or chunks."""
     num_prompt_tokens_known: int
 
 
@@ -83,39 +84,41 @@ def statistic(values: list[float]) -> Statistic:
 
 
 class TokenCounting(msgspec.Struct, frozen=True):
-    """What is known of tokens when the server does not count them itself."""
+    """How tokens are counted if the server does not report them."""
 
     item_tokens: list[int] = []
-    """Of each prepared request's prompt; empty when unknown."""
+    """Number of prompt tokens of each prepared request; empty if unknown."""
     count: Callable[[str], int] | None = None
-    """Tokens of a text, with the tokenizer that was given."""
+    """Counts the tokens of a text with the tokenizer of --tokenizer."""
 
 
 class RequestTokens(msgspec.Struct, frozen=True):
     ttft_ms: float
     second_ms: float
-    """From the first to the second chunk with text; -1 when there was only one."""
+    """Time from the first to the second chunk with text; -1 if there is only one."""
     latency_ms: float
     itl_ms: float
-    """-1 for fewer than two tokens."""
+    """Inter-token latency; -1 for fewer than two tokens."""
     gaps_ms: list[float]
     num_output: int
     num_input: int
-    """-1 when nobody counted them."""
+    """-1 if unknown."""
     counted_by: str
 
 
 def request_tokens(detail: Detail, end_ns: int, counting: TokenCounting) -> RequestTokens | None:
-    """None for an answer without any text."""
+    """Returns None for a response without text."""
     chunks: list[TokenChunk] = [
         chunk for chunk in detail.responses if isinstance(chunk, TokenChunk)
     ]
     times = [
-        at_ns for at_ns, chunk in zip(detail.response_ns, chunks, strict=False) if chunk.num_tokens
+        time_ns
+        for time_ns, chunk in zip(detail.response_ns, chunks, strict=False)
+        if chunk.num_tokens
     ]
     if not times:
         return None
-    said = next(
+    reported = next(
         (chunk.completion_tokens for chunk in reversed(chunks) if chunk.completion_tokens >= 0), -1
     )
     prompt = next(
@@ -123,18 +126,16 @@ def request_tokens(detail: Detail, end_ns: int, counting: TokenCounting) -> Requ
     )
     if prompt < 0 and counting.item_tokens:
         prompt = counting.item_tokens[detail.item]
-    counted_by, num_output = "usage", said
-    if said < 0 and counting.count is not None:
-        counted_by, num_output = (
-            "tokenizer",
-            counting.count("".join(chunk.text for chunk in chunks)),
-        )
-    elif said < 0:
+    if reported >= 0:
+        counted_by, num_output = "usage", reported
+    elif counting.count is not None:
+        counted_by = "tokenizer"
+        num_output = counting.count("".join(chunk.text for chunk in chunks))
+    else:
         counted_by, num_output = "chunks", sum(chunk.num_tokens for chunk in chunks)
-    last_ns = times[-1]
-    itl_ms = (
-        (last_ns - times[0]) / 1e6 / (num_output - 1) if num_output > 1 and len(times) > 1 else -1.0
-    )
+    itl_ms = -1.0
+    if num_output > 1 and len(times) > 1:
+        itl_ms = (times[-1] - times[0]) / 1e6 / (num_output - 1)
     return RequestTokens(
         (times[0] - detail.start_ns) / 1e6,
         (times[1] - times[0]) / 1e6 if len(times) > 1 else -1.0,
@@ -151,50 +152,52 @@ def summarize_tokens(
     records: Records, duration_s: float, goodput: dict[str, float], counting: TokenCounting
 ) -> TokenSummary | None:
     pairs = zip(records.details, records.end.tolist(), strict=True)
-    found = [
+    requests = [
         tokens
         for detail, end_ns in pairs
         if (tokens := request_tokens(detail, end_ns, counting)) is not None
     ]
-    if not found:
+    if not requests:
         return None
-    return summarize_requests(found, duration_s, goodput)
+    return summarize_requests(requests, duration_s, goodput)
 
 
 def summarize_requests(
-    found: list[RequestTokens], duration_s: float, goodput: dict[str, float]
+    requests: list[RequestTokens], duration_s: float, goodput: dict[str, float]
 ) -> TokenSummary:
     columns: dict[str, list[float]] = {
-        "time_to_first_token": [tokens.ttft_ms for tokens in found],
-        "time_to_second_token": [tokens.second_ms for tokens in found if tokens.second_ms >= 0],
-        "inter_token_latency": [tokens.itl_ms for tokens in found if tokens.itl_ms >= 0],
-        "inter_chunk_latency": [gap for tokens in found for gap in tokens.gaps_ms],
-        "request_latency": [tokens.latency_ms for tokens in found],
+        "time_to_first_token": [tokens.ttft_ms for tokens in requests],
+        "time_to_second_token": [tokens.second_ms for tokens in requests if tokens.second_ms >= 0],
+        "inter_token_latency": [tokens.itl_ms for tokens in requests if tokens.itl_ms >= 0],
+        "inter_chunk_latency": [gap for tokens in requests for gap in tokens.gaps_ms],
+        "request_latency": [tokens.latency_ms for tokens in requests],
         "output_token_throughput_per_user": [
-            1000 / tokens.itl_ms for tokens in found if tokens.itl_ms > 0
+            1000 / tokens.itl_ms for tokens in requests if tokens.itl_ms > 0
         ],
-        "output_sequence_length": [float(tokens.num_output) for tokens in found],
+        "output_sequence_length": [float(tokens.num_output) for tokens in requests],
         "input_sequence_length": [
-            float(tokens.num_input) for tokens in found if tokens.num_input >= 0
+            float(tokens.num_input) for tokens in requests if tokens.num_input >= 0
         ],
     }
-    good = sum(is_good(tokens, goodput) for tokens in found)
-    num_known = sum(tokens.num_input >= 0 for tokens in found)
+    good = sum(is_good(tokens, goodput) for tokens in requests)
+    num_known = sum(tokens.num_input >= 0 for tokens in requests)
     return TokenSummary(
-        len(found),
+        len(requests),
         {name: statistic(values) for name, values in columns.items() if values},
-        sum(tokens.num_output for tokens in found) / duration_s,
-        sum(max(0, tokens.num_input) for tokens in found) / duration_s,
-        len(found) / duration_s,
+        sum(tokens.num_output for tokens in requests) / duration_s,
+        sum(max(0, tokens.num_input) for tokens in requests) / duration_s,
+        len(requests) / duration_s,
         good / duration_s if goodput else None,
-        100 * good / len(found) if goodput else None,
-        "usage" if all(tokens.counted_by == "usage" for tokens in found) else found[0].counted_by,
+        100 * good / len(requests) if goodput else None,
+        "usage"
+        if all(tokens.counted_by == "usage" for tokens in requests)
+        else requests[0].counted_by,
         num_known,
     )
 
 
 def is_good(tokens: RequestTokens, goodput: dict[str, float]) -> bool:
-    """Times must be at most, rates at least what the limit says."""
+    """Returns True if all times are at most and all rates at least their limits."""
     seconds = tokens.latency_ms / 1000
     values: dict[str, Any] = {
         "time_to_first_token": tokens.ttft_ms,

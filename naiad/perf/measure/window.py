@@ -1,8 +1,8 @@
-"""A stretch of time in which a load was steady, and the summary of one or several of them.
+"""A measurement window, and the summary of one or several windows.
 
-In:  Records, the server's own statistics, GPU readings. Out: Summary, the numbers of every report.
-Rule: percentiles are nearest-rank on the real samples, as perf_analyzer takes them; nothing is
-      smoothed or dropped.
+In:  Records, the server's statistics, GPU readings. Out: a Summary, which all reports show.
+Rule: percentiles are nearest-rank on the samples, as in perf_analyzer. No sample is smoothed or
+      dropped.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from naiad.perf.measure.token_metrics import TokenCounting, TokenSummary, summar
 
 PERCENTILES = (50, 90, 95, 99)
 _DELAYED_NS = 1_000_000
-"""A request sent later than this after its time counts as delayed."""
+"""A request that is sent later than this after its intended time counts as delayed."""
 
 
 class WindowPlan(msgspec.Struct, frozen=True):
-    """What all windows of a run have in common."""
+    """The properties that all windows of a run have in common."""
 
     batch_size: int = 1
     is_decoupled: bool = False
-    """Latency is that of the first response, as perf_analyzer has it for decoupled models."""
+    """True if latency ends with the first response, as in perf_analyzer for decoupled models."""
     is_llm: bool = False
-    """Responses carry tokens; latency is that of the last one."""
+    """True if responses carry tokens; then latency ends with the last response."""
     percentile: int = -1
-    """Judges stability; -1 for the average."""
+    """Percentile of the latency that decides about stability; -1 for the average."""
     goodput: dict[str, float] = {}
     counting: TokenCounting = TokenCounting()
 
@@ -55,7 +55,7 @@ class Summary(msgspec.Struct, frozen=True):
     num_responses: int
     num_failures: int
     failures: dict[str, int]
-    """How often each message came, the most frequent first."""
+    """Number of occurrences of each message, most frequent first."""
     duration_s: float
     infer_per_s: float
     response_per_s: float
@@ -77,12 +77,11 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def nearest_rank(ordered: np.ndarray[Any, Any], percentile: float) -> float:
-    """perf_analyzer's rule."""
-    return (
-        float(ordered[min(len(ordered) - 1, int(percentile / 100 * (len(ordered) - 1) + 0.5))])
-        if len(ordered)
-        else 0.0
-    )
+    """Returns a percentile by perf_analyzer's rule; 0 without samples."""
+    if not len(ordered):
+        return 0.0
+    last = len(ordered) - 1
+    return float(ordered[min(last, int(percentile / 100 * last + 0.5))])
 
 
 def latencies_us(records: Records, plan: WindowPlan) -> np.ndarray[Any, Any]:
@@ -95,7 +94,7 @@ def summarize(windows: Sequence[Window], plan: WindowPlan) -> Summary:
     duration_s = sum(window.duration_s for window in windows)
     latency = np.sort(latencies_us(records, plan))
     count = len(records)
-    wanted = sorted({*PERCENTILES, *([plan.percentile] if plan.percentile > 0 else [])})
+    percentiles = sorted({*PERCENTILES, *([plan.percentile] if plan.percentile > 0 else [])})
     failures = Counter(failure.message for failure in records.failures)
     gpu = [window.gpu for window in windows if window.gpu is not None]
     return Summary(
@@ -110,7 +109,7 @@ def summarize(windows: Sequence[Window], plan: WindowPlan) -> Summary:
         float(100 * np.mean(records.late > _DELAYED_NS)) if count else 0.0,
         float(latency.mean()) if count else 0.0,
         float(latency.std()) if count else 0.0,
-        {percentile: nearest_rank(latency, percentile) for percentile in wanted},
+        {percentile: nearest_rank(latency, percentile) for percentile in percentiles},
         _mean_us(records.send),
         _mean_us(records.receive),
         _overhead_percent(records),
@@ -126,7 +125,6 @@ def _mean_us(values: np.ndarray[Any, Any]) -> float:
 
 
 def _overhead_percent(records: Records) -> float:
-    """The client's share: time between an answer and the next request cannot be seen here, writing
-    and reading can."""
+    """Returns the client's share of the latency: the time spent writing and reading."""
     total = float(records.latency.sum())
     return 100 * float(records.send.sum() + records.receive.sum()) / total if total > 0 else 0.0

@@ -1,7 +1,7 @@
-"""`--compare`: several models, servers or earlier runs in one table and one chart.
+"""Compares several models, servers or earlier runs in one table and one chart, for `--compare`.
 
-In:  runs, the first is what the others are compared with. Out: text for the terminal. perf_page.py
-     has the same as a page.
+In:  runs; the others are compared with the first. Out: text for the terminal. perf_page.py shows
+     the same as HTML.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BAR_WIDTH = 40
 
 
 class Rival(msgspec.Struct, frozen=True):
-    """One value of --compare: a file, or the flags in which a run differs."""
+    """One value of --compare: a file, or the flags in which the run differs."""
 
     label: str
     path: Path | None = None
@@ -32,7 +32,7 @@ class Rival(msgspec.Struct, frozen=True):
 
 
 def parse_rival(text: str) -> Rival:
-    """`[label=]flags` or a path that ends with .json. Raises OptionError."""
+    """Parses `[label=]flags` or `[label=]path.json`. Raises OptionError."""
     head, equals, rest = text.partition("=")
     label, text = (
         (head.strip(), rest) if equals and not head.lstrip().startswith("-") else ("", text)
@@ -45,14 +45,15 @@ def parse_rival(text: str) -> Rival:
         raise OptionError(f'--compare "{text}": {error}') from None
     if not arguments or not arguments[0].startswith("-"):
         raise OptionError(
-            f'--compare "{text}": expected flags such as "triton=-u localhost:9000", or a file of --json'
+            f'--compare "{text}": expected flags such as "triton=-u localhost:9000", or a .json'
+            " file written by --json"
         )
     return Rival(label or " ".join(arguments), None, arguments)
 
 
 def rival_options(options: PerfOptions, rival: Rival) -> PerfOptions:
-    """The main run's options with the rival's flags over them; its reports are not written twice.
-    Raises OptionError."""
+    """Returns the options of the main run, overridden by the rival's flags and without report
+    files. Raises OptionError."""
     from naiad.perf.command import command
 
     try:
@@ -163,7 +164,6 @@ def _chart(runs: Sequence[SavedRun], title: str, figure: object) -> list[str]:
         for run in runs:
             value = values.get((run.label, key))
             if value is not None:
-                lines.append(
-                    f"    {run.label.ljust(width)} {bar(value / highest, _BAR_WIDTH).rstrip('░')} {value:,.1f}"
-                )
+                filled = bar(value / highest, _BAR_WIDTH).rstrip("░")
+                lines.append(f"    {run.label.ljust(width)} {filled} {value:,.1f}")
     return ["\n".join(lines) + "\n"]

@@ -1,5 +1,5 @@
-"""`-f FILE`: perf_analyzer's CSV, column for column. Token figures follow as columns of our own
-where there are any."""
+"""Writes the CSV file of `-f FILE` with perf_analyzer's columns, followed by token columns of
+ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which digest the responses of a run go through, from its options alone."""
+"""Chooses the digest of a run, which reduces each response to the part that is recorded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from naiad.perf.options import PerfOptions
 
 
 def make_digest_for(options: PerfOptions) -> Callable[[Any], Any] | None:
-    """None where nothing is kept of a response."""
+    """Returns None if responses are not recorded."""
     has_export = bool(options.profile_export_file)
     if not options.is_llm:
         return (lambda response: response) if has_export else None

@@ -1,4 +1,4 @@
-"""What a server said when it refused a request, as one line."""
+"""Formats the error of a failed request as one line."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ def one_line(text: str) -> str:
 
 
 def http_failure(status: int, body: bytes) -> str:
-    """Triton answers {"error": "..."}, OpenAI-style servers {"error": {"message": "..."}} or
-    {"message"/"detail": ...}."""
+    """Returns the error message of a response.
+
+    Triton sends {"error": "..."}. OpenAI-style servers send {"error": {"message": "..."}},
+    {"message": ...} or {"detail": ...}.
+    """
     try:
         document = json.loads(body)
     except ValueError:
         document = None
-    words = None
+    message = None
     if isinstance(document, dict):
-        words = document.get("error") or document.get("message") or document.get("detail")
-        if isinstance(words, dict):
-            words = words.get("message") or json.dumps(words)
-    if not words:
-        words = body[:_MAX_CHARS].decode("utf-8", "replace") or "no reason given"
-    return one_line(f"HTTP {status}: {words}")
+        message = document.get("error") or document.get("message") or document.get("detail")
+        if isinstance(message, dict):
+            message = message.get("message") or json.dumps(message)
+    if not message:
+        message = body[:_MAX_CHARS].decode("utf-8", "replace") or "no reason given"
+    return one_line(f"HTTP {status}: {message}")

@@ -1,4 +1,4 @@
-"""`--html`: one or several runs as a page with charts."""
+"""Builds the HTML page of `--html`, with the charts and tables of one or several runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _facts(runs: Sequence[SavedRun]) -> list[Fact]:
     facts: list[Fact] = []
     for run in runs:
         if not run.measured:
-            facts.append(Fact(run.label, "no figures", run.levels[0].error if run.levels else ""))
+            facts.append(Fact(run.label, "no results", run.levels[0].error if run.levels else ""))
             continue
         level, summary = max(run.measured, key=lambda pair: pair[1].infer_per_s)
         name = f"{run.label}: best throughput" if len(runs) > 1 else "Best throughput"
@@ -66,9 +66,9 @@ def _facts(runs: Sequence[SavedRun]) -> list[Fact]:
             )
         if summary.tokens is not None:
             rate = max(
-                found.tokens.output_tokens_per_s
-                for _, found in run.measured
-                if found.tokens is not None
+                measured.tokens.output_tokens_per_s
+                for _, measured in run.measured
+                if measured.tokens is not None
             )
             facts.append(
                 Fact(f"{run.label}: tokens", f"{rate:,.0f}/s", "highest output token rate")
@@ -142,15 +142,15 @@ def _tokens(summary: Summary) -> float | None:
 
 def _token_figure(name: str) -> Figure:
     def figure(summary: Summary) -> float | None:
-        found = summary.tokens.statistics.get(name) if summary.tokens is not None else None
-        return found.p99 if found is not None else None
+        statistic = summary.tokens.statistics.get(name) if summary.tokens is not None else None
+        return statistic.p99 if statistic is not None else None
 
     return figure
 
 
 def _gpu_percent(summary: Summary) -> float | None:
-    found = list(summary.gpu.utilization.values()) if summary.gpu is not None else []
-    return 100 * sum(found) / len(found) if found else None
+    values = list(summary.gpu.utilization.values()) if summary.gpu is not None else []
+    return 100 * sum(values) / len(values) if values else None
 
 
 def _tip(run: SavedRun, level: SavedLevel, summary: Summary) -> str:
@@ -196,7 +196,7 @@ def _level_chart(
 
 
 def _percentiles(runs: Sequence[SavedRun], x_axis: Axis) -> str:
-    """Of one run all percentiles, of several the p99s."""
+    """Shows all percentiles of one run, or the p99 latency of several runs."""
     if len(runs) > 1:
         return _level_chart(
             "p99 latency by load",
@@ -231,7 +231,7 @@ def _percentiles(runs: Sequence[SavedRun], x_axis: Axis) -> str:
 
 
 def _split(runs: Sequence[SavedRun], x_axis: Axis) -> str:
-    """Where the server's time went, of the first run."""
+    """Shows the server's time of the first run by phase."""
     run = runs[0]
     phases = {
         "queue": "queue",
@@ -255,7 +255,7 @@ def _split(runs: Sequence[SavedRun], x_axis: Axis) -> str:
     return card(
         title,
         xy_chart(series, x_axis, Axis("ms"), title) + legend(series),
-        "From the server's own statistics.",
+        "From the server's statistics.",
     )
 
 
@@ -275,10 +275,10 @@ def _table(runs: Sequence[SavedRun]) -> str:
     headings += ["throughput ratio"] if len(runs) > 1 else []
     rows: list[list[str | Cell]] = []
     for key in level_keys(runs):
-        found = [(run, pair) for run in runs if (pair := at_level(run, key)) is not None]
-        best = max((pair[1].infer_per_s for _, pair in found), default=0.0)
+        pairs = [(run, pair) for run in runs if (pair := at_level(run, key)) is not None]
+        best = max((pair[1].infer_per_s for _, pair in pairs), default=0.0)
         first = at_level(runs[0], key)
-        for run, (level, summary) in found:
+        for run, (level, summary) in pairs:
             row: list[str | Cell] = [
                 run.label,
                 level.label + ("" if level.is_stable else " (not stable)"),
@@ -314,16 +314,9 @@ def _token_table(runs: Sequence[SavedRun]) -> str:
     for run in runs:
         for level, summary in run.measured:
             for name, title in TOKEN_ROWS.items():
-                found = summary.tokens.statistics.get(name) if summary.tokens is not None else None
-                if found is not None:
-                    values = (
-                        found.average,
-                        found.p50,
-                        found.p90,
-                        found.p99,
-                        found.minimum,
-                        found.maximum,
-                    )
+                statistics = summary.tokens.statistics if summary.tokens is not None else {}
+                if (row := statistics.get(name)) is not None:
+                    values = (row.average, row.p50, row.p90, row.p99, row.minimum, row.maximum)
                     rows.append(
                         [run.label, level.label, title, *(f"{value:,.2f}" for value in values)]
                     )

@@ -1,8 +1,7 @@
-"""`--profile-export-file`: every request with its times, inputs and outputs, in perf_analyzer's
-                         JSON, which genai-perf reads too.
+"""Writes the file of `--profile-export-file`: every request with its times, inputs and outputs.
 
-Times there are of the wall clock. Rule: written as it goes, request by request, so that a long run
-does not need its memory twice.
+The format is perf_analyzer's JSON, which genai-perf also reads. Times are of the wall clock.
+Rule: requests are written one by one, so that a long run does not need twice its memory.
 """
 
 from __future__ import annotations
@@ -58,9 +57,8 @@ def _write_experiment(
 ) -> None:
     mode = _MODES.get(result.level.mode, "custom")
     value: float = result.level.value
-    out.write(
-        f'{{"experiment":{json.dumps({"mode": mode, "value": int(value) if value == int(value) else value})},"requests":['
-    )
+    experiment = {"mode": mode, "value": int(value) if value == int(value) else value}
+    out.write(f'{{"experiment":{json.dumps(experiment)},"requests":[')
     is_first = True
     for window in result.windows:
         for detail in window.records.details:
@@ -71,13 +69,12 @@ def _write_experiment(
                     _inputs(target.inputs[detail.item]), separators=(",", ":")
                 )
             entry = {
-                "response_timestamps": [at_ns + offset_ns for at_ns in detail.response_ns],
+                "response_timestamps": [time_ns + offset_ns for time_ns in detail.response_ns],
                 "response_outputs": [_outputs(response, target) for response in detail.responses],
             }
             text = json.dumps(entry, separators=(",", ":"))[1:]
-            out.write(
-                f'{{"timestamp":{detail.start_ns + offset_ns},"request_inputs":{inputs[detail.item]}{_sequence(detail)},{text}'
-            )
+            start = f'{{"timestamp":{detail.start_ns + offset_ns}'
+            out.write(f'{start},"request_inputs":{inputs[detail.item]}{_sequence(detail)},{text}')
     boundaries = [window.start_ns + offset_ns for window in result.windows] + [
         window.end_ns + offset_ns for window in result.windows[-1:]
     ]
@@ -90,10 +87,10 @@ def _sequence(detail: Detail) -> str:
     return f',"sequence_id":{detail.sequence}' if detail.sequence >= 0 else ""
 
 
-def _inputs(given: Any) -> dict[str, Any]:
-    if isinstance(given, InferRequest):
-        return {tensor.name: _plain(tensor.datatype, tensor.raw) for tensor in given.inputs}
-    return {"payload": json.dumps(given, ensure_ascii=False)}
+def _inputs(content: Any) -> dict[str, Any]:
+    if isinstance(content, InferRequest):
+        return {tensor.name: _plain(tensor.datatype, tensor.raw) for tensor in content.inputs}
+    return {"payload": json.dumps(content, ensure_ascii=False)}
 
 
 def _outputs(response: Any, target: Target) -> dict[str, Any]:
@@ -109,7 +106,8 @@ def _outputs(response: Any, target: Target) -> dict[str, Any]:
 
 
 def _plain(datatype: str, raw: bytes) -> Any:
-    """A tensor of one element is written as that element, as perf_analyzer does."""
+    """Returns the values of a tensor. Like perf_analyzer, returns a single element without a
+    list."""
     if datatype in ("FP16", "BF16"):
         return raw.hex()
     values = json_values(datatype, raw)

@@ -1,8 +1,7 @@
-"""Live progress: one line on stderr that is rewritten while a window runs. Only where somebody can
-see it.
+"""Shows live progress: one line on stderr that is rewritten while a window runs.
 
-Out: text to a terminal; nothing at all elsewhere, so that logs and pipes stay clean. With -v each
-     window leaves a line on stdout.
+Out: text on a terminal, and nothing elsewhere, so that logs and pipes stay clean. With -v each
+     window also prints a line on stdout.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _MIN_REDRAW_S = 0.1
 
 
 class LiveLine:
-    """A line that is written over. `is_live` False: silent."""
+    """A line that is overwritten. Shows nothing unless `is_live` is set."""
 
     def __init__(self, is_live: bool, out: TextIO | None = None) -> None:
         self.is_live = is_live
@@ -55,7 +54,7 @@ def bar(fraction: float, width: int = _BAR) -> str:
 
 
 class PerfProgress:
-    """Watcher of a measurement."""
+    """The watcher of `naiad perf`."""
 
     def __init__(
         self, line: LiveLine, *, is_verbose: bool, latency_name: str, out: TextIO | None = None
@@ -74,7 +73,7 @@ class PerfProgress:
         self._out.write(level.heading + "\n")
         self._out.flush()
 
-    def glance(
+    def progress(
         self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int
     ) -> None:
         if not self._line.is_live:
@@ -89,17 +88,17 @@ class PerfProgress:
             if self._last is not None
             else ""
         )
-        self._line.show(
-            f"{level.label}  window {trial}/{max_trials} {bar(fraction)}  {self._rate:,.0f} requests/s{last}"
-        )
+        window = f"window {trial}/{max_trials} {bar(fraction)}"
+        self._line.show(f"{level.label}  {window}  {self._rate:,.0f} requests/s{last}")
 
     def window(self, level: Level, trial: int, point: Point) -> None:
         self._last = point
         self._line.clear()
         if self._is_verbose:
             failed = f" {point.num_failures} failed." if point.num_failures else ""
-            figures = f"throughput: {point.infer_per_s:.6g} infer/sec. {self._latency_name}: {point.latency_us:.0f} usec"
-            self._out.write(f"  Pass [{trial}] {figures}{failed}\n")
+            rate = f"throughput: {point.infer_per_s:.6g} infer/sec."
+            latency = f"{self._latency_name}: {point.latency_us:.0f} usec"
+            self._out.write(f"  Pass [{trial}] {rate} {latency}{failed}\n")
             self._out.flush()
 
     def end(self, result: LevelResult) -> None:

@@ -1,5 +1,4 @@
-"""One run as a value: what was measured, where, and every level's summary. `--json` writes it,
-`--compare FILE` reads it."""
+"""A run with the summaries of its levels. `--json` writes it, `--compare FILE` reads it."""
 
 from __future__ import annotations
 
@@ -109,10 +108,10 @@ def encode_run(run: SavedRun) -> str:
 
 
 def read_run(path: Path) -> SavedRun:
-    """Raises OptionError."""
+    """Reads a file written by --json. Raises OptionError."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=SavedRun)
     except OSError as error:
         raise OptionError(f"--compare {path} cannot be read: {error.strerror}") from None
     except msgspec.DecodeError as error:
-        raise OptionError(f"--compare {path} is not a result of --json: {error}") from None
+        raise OptionError(f"--compare {path} was not written by --json: {error}") from None

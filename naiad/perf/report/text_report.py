@@ -1,8 +1,8 @@
-"""The report on the terminal: perf_analyzer's lines in perf_analyzer's order, so that people and
-scripts find them.
+"""Formats the report on the terminal.
 
-In:  results. Out: text. What we add is marked by its own lines: failures, why figures are stable,
-     token figures.
+In:  results. Out: text.
+Rule: the lines and their order are perf_analyzer's, so that scripts can parse them. Failures,
+      stability and token figures, which perf_analyzer does not have, are on lines of their own.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def settings_text(options: PerfOptions, facts: ModelFacts) -> str:
             lines.append(
                 f"  Minimum number of samples in each window: {options.measurement_request_count}"
             )
-    found = options.concurrency_range or options.request_rate_range
-    if found is not None and found.has_end:
+    levels = options.concurrency_range or options.request_rate_range
+    if levels is not None and levels.has_end:
         lines.append(f"  Latency limit: {options.latency_threshold:g} msec")
-        if found.end and options.concurrency_range is not None:
-            lines.append(f"  Concurrency limit: {found.end:g} concurrent requests")
-        elif found.end:
-            lines.append(f"  Request Rate limit: {found.end:g} requests per seconds")
+        if levels.end and options.concurrency_range is not None:
+            lines.append(f"  Concurrency limit: {levels.end:g} concurrent requests")
+        elif levels.end:
+            lines.append(f"  Request Rate limit: {levels.end:g} requests per seconds")
     if options.request_rate_range is not None:
         kind = "uniform" if options.request_distribution == "constant" else "poisson"
         lines.append(f"  Using {kind} distribution on request generation")
@@ -69,7 +69,7 @@ def settings_text(options: PerfOptions, facts: ModelFacts) -> str:
 
 
 def level_text(result: LevelResult, options: PerfOptions, facts: ModelFacts) -> str:
-    """What follows the level's heading."""
+    """Returns the lines below the heading of a level."""
     summary = result.summary
     lines: list[str] = []
     if summary is not None:
@@ -85,9 +85,8 @@ def level_text(result: LevelResult, options: PerfOptions, facts: ModelFacts) -> 
     elif result.verdict.is_stable:
         lines.append(f"  Stable: {result.verdict.explanation}")
     else:
-        lines.append(
-            f"  [WARNING] Not stable after {len(result.windows)} windows: {result.verdict.explanation}"
-        )
+        count = len(result.windows)
+        lines.append(f"  [WARNING] Not stable after {count} windows: {result.verdict.explanation}")
     return "\n".join(lines) + "\n"
 
 
@@ -96,15 +95,15 @@ def client_lines(
 ) -> list[str]:
     lines = ["  Client: ", f"    Request count: {summary.num_requests}"]
     if facts.is_sequence:
-        lines.append(
-            f"    Sequence count: {summary.num_sequences} ({summary.num_sequences / summary.duration_s:.2f} seq/sec)"
-        )
+        per_s = summary.num_sequences / summary.duration_s
+        lines.append(f"    Sequence count: {summary.num_sequences} ({per_s:.2f} seq/sec)")
     if result.level.mode.is_open_loop:
         lines.append(f"    Avg send request rate: {summary.send_per_s:.2f} infer/sec")
         if summary.delayed_percent >= 1:
             lines.append(
-                f"    [WARNING] {summary.delayed_percent:.2f}% of the requests left more than 1 ms late: this machine could not keep up "
-                "with the rate. The delay is counted in the latency."
+                f"    [WARNING] {summary.delayed_percent:.2f}% of the requests were sent more than"
+                " 1 ms late: this machine could not keep up with the rate. The delay is part of"
+                " the latency."
             )
     if summary.num_failures:
         total = summary.num_requests + summary.num_failures
@@ -119,7 +118,8 @@ def client_lines(
         lines.append(f"    Avg client overhead: {summary.overhead_percent:.2f}%")
     if options.percentile < 0:
         lines.append(
-            f"    Avg latency: {summary.average_us:.0f} usec (standard deviation {summary.deviation_us:.0f} usec)"
+            f"    Avg latency: {summary.average_us:.0f} usec"
+            f" (standard deviation {summary.deviation_us:.0f} usec)"
         )
     lines += [
         f"    p{percentile} latency: {value:.0f} usec"
@@ -133,12 +133,17 @@ def client_lines(
 def transport_line(summary: Summary, options: PerfOptions) -> str:
     send, receive = summary.send_us, summary.receive_us
     wait = max(0.0, summary.average_us - send - receive)
-    total = f"{summary.average_us:.0f}"
+    protocol = "gRPC" if options.is_grpc else "HTTP"
     if options.is_grpc:
-        return f"    Avg gRPC time: {total} usec ((un)marshal request/response {send + receive:.0f} usec + response wait {wait:.0f} usec)"
-    if options.verbose:
-        return f"    Avg HTTP time: {total} usec (send {send:.0f} usec + response wait {wait:.0f} usec + receive {receive:.0f} usec)"
-    return f"    Avg HTTP time: {total} usec (send/recv {send + receive:.0f} usec + response wait {wait:.0f} usec)"
+        parts = (
+            f"(un)marshal request/response {send + receive:.0f} usec"
+            f" + response wait {wait:.0f} usec"
+        )
+    elif options.verbose:
+        parts = f"send {send:.0f} usec + response wait {wait:.0f} usec + receive {receive:.0f} usec"
+    else:
+        parts = f"send/recv {send + receive:.0f} usec + response wait {wait:.0f} usec"
+    return f"    Avg {protocol} time: {summary.average_us:.0f} usec ({parts})"
 
 
 def server_lines(delta: ModelDelta, facts: ModelFacts, indent: str = "    ") -> list[str]:
@@ -161,10 +166,8 @@ def server_lines(delta: ModelDelta, facts: ModelFacts, indent: str = "    ") -> 
             f"compute {phase} {delta.phase_us(f'compute_{phase}'):.0f} usec"
             for phase in ("input", "infer", "output")
         ]
-    lines += [
-        f"{indent}Avg request latency: {counters.average_us('success'):.0f} usec ({' + '.join(parts)})",
-        "",
-    ]
+    average = f"{counters.average_us('success'):.0f} usec"
+    lines += [f"{indent}Avg request latency: {average} ({' + '.join(parts)})", ""]
     if delta.composing:
         lines.append("  Composing models: ")
         for part in delta.composing:
@@ -222,11 +225,13 @@ def token_table(tokens: TokenSummary) -> str:
     lines.append(f"  Request throughput: {tokens.requests_per_s:,.2f} requests/sec")
     if tokens.goodput_per_s is not None:
         lines.append(
-            f"  Request goodput: {tokens.goodput_per_s:,.2f} requests/sec ({tokens.good_percent:.1f}% kept all limits)"
+            f"  Request goodput: {tokens.goodput_per_s:,.2f} requests/sec"
+            f" ({tokens.good_percent:.1f}% within all limits)"
         )
     if tokens.counted_by == "chunks":
         lines.append(
-            "  Tokens are counted as chunks with text: the server does not say how many there were (give --tokenizer to count)."
+            "  Each chunk with text is counted as one token, because the server does not report the"
+            " number of tokens (use --tokenizer to count them)."
         )
     return "\n".join(lines)
 
@@ -239,15 +244,11 @@ def last_table(results: Sequence[LevelResult], options: PerfOptions) -> str:
         if summary is None:
             lines.append(f"{result.level.label}, given up: {result.error}")
             continue
-        mark = (
-            ""
-            if result.verdict.is_stable and not result.error
-            else " (given up)"
-            if result.error
-            else " (not stable)"
-        )
+        if result.error:
+            mark = " (given up)"
+        else:
+            mark = "" if result.verdict.is_stable else " (not stable)"
+        rate = f"throughput: {summary.infer_per_s:.6g} infer/sec"
         latency = f"latency {summary.latency_us(options.percentile):.0f} usec"
-        lines.append(
-            f"{result.level.label}, throughput: {summary.infer_per_s:.6g} infer/sec, {latency}{mark}"
-        )
+        lines.append(f"{result.level.label}, {rate}, {latency}{mark}")
     return "\n".join(lines) + "\n"

@@ -1,9 +1,9 @@
 """Bodies of the small extensions over HTTP: shared memory, trace and log settings. JSON -> typed
-values, in Triton's words.
+values; errors have Triton's messages.
 
-Other than in inference requests, a value of the wrong type is told without the name of its field;
-that is Triton's habit.
-Rule: pure functions; what is not known is passed over, as by Triton, except where that would hide a
+Unlike in inference requests, the error for a value of the wrong type does not name the field; this
+follows Triton.
+Rule: pure functions. Unknown keys are ignored, as by Triton, except where that would hide a
       mistake.
 """
 

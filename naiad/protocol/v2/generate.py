@@ -1,8 +1,8 @@
 """The generate extension: a flat JSON object <-> an inference request and its responses.
 
-A key that names an input of the model becomes that input, `id` the request's id, any other key a
-request parameter; keys of the object `parameters` count as if they stood outside. Each response is
-one flat JSON object again.
+A key that names an input of the model becomes that input, `id` the request's id, and any other key
+a request parameter; keys of the object `parameters` count as if they were outside it. Each response
+is one flat JSON object again.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def request_from_document(
 
 
 def _check_repeated(body: bytes, document: dict[str, Any], spec: ModelSpec) -> None:
-    """The parser keeps one of two equal keys; for inputs Triton refuses that. Looks closer only
-    where a name is in the text twice."""
+    """Refuses an input that is given twice, as Triton does: the parser has kept only one of two
+    equal keys. The text is parsed again only where a name occurs twice."""
     suspects = [
         name for name in spec.inputs if name in document and body.count(b'"%b"' % name.encode()) > 1
     ]
@@ -67,8 +67,8 @@ def _check_repeated(body: bytes, document: dict[str, Any], spec: ModelSpec) -> N
             body.decode("utf-8", "surrogateescape"), object_pairs_hook=list
         )
         keys = [key for key, _ in pairs]
-        for at, key in enumerate(keys):
-            if key in suspects and key in keys[:at]:
+        for index, key in enumerate(keys):
+            if key in suspects and key in keys[:index]:
                 raise _repeated(key)
 
 
@@ -109,7 +109,7 @@ class _Conversion:
         self.inputs.append(self._tensor(tensor, value))
 
     def _tensor(self, tensor: TensorSpec, value: Any) -> Tensor:
-        # of the outermost list: Triton does not look deeper here
+        # Only the outermost list counts, as in Triton.
         count = len(value) if isinstance(value, list) else 1
         shape = _shape(tensor, count, is_batched=self._spec.max_batch_size > 0)
         data = pack_values(value, tensor.datatype, prod(shape), tensor.name, self._max_bytes)
@@ -123,8 +123,8 @@ class _Conversion:
 
 
 def _shape(tensor: TensorSpec, count: int, *, is_batched: bool) -> list[int]:
-    """Fixed dimensions divide the number of values; the innermost variable one takes what is left,
-    the batch what is left then."""
+    """Fixed dimensions divide the number of values; the rest becomes the innermost variable
+    dimension, or else the batch."""
     left = count
     for dim in tensor.dims:
         if dim != -1:
@@ -152,7 +152,7 @@ def _no_shape(tensor: TensorSpec) -> NaiadError:
 
 
 def encode_response(response: InferResponse) -> bytes:
-    """Raises NaiadError for an output that has no JSON form."""
+    """Raises NaiadError for an output that JSON cannot express."""
     members: dict[str, Any] = {"id": response.id} if response.id else {}
     members["model_name"] = response.model_name
     members["model_version"] = response.model_version

@@ -1,8 +1,8 @@
-"""What a ModelInferRequest says besides its raw tensors: parameters, shapes, requested outputs,
-typed contents, in Triton's words.
+"""Everything in a ModelInferRequest but its raw tensors: parameters, shapes, requested outputs,
+typed contents. Errors have Triton's messages.
 
-In:  a parsed message. Out: a RequestTemplate, which v2_grpc.py keeps and fills with the tensors of
-     each request.
+In:  a parsed message. Out: a RequestTemplate, which grpc_codec.py fills with the tensors of a
+     request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import msgspec
 
 from naiad.core.datatype import DATATYPES
 from naiad.core.region_slice import RegionSlice, RegionUse
-from naiad.core.request import InferRequest, ParameterValue, RequestForm
+from naiad.core.request import InferRequest, ParameterValue
+from naiad.core.signature import RequestSignature
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, invalid_arg, unsupported
 from naiad.pb.grpc_service_pb2 import InferParameter, ModelInferRequest
@@ -27,10 +28,10 @@ _OPTIONS_ONLY: Final = frozenset(("triton_enable_empty_final_response",))
 
 
 class RequestOptions(msgspec.Struct, frozen=True):
-    """What a request says about its answer."""
+    """What a request says about its response."""
 
     classification: dict[str, int] = {}
-    """Output -> number of classes."""
+    """The number of classes, by output."""
     wants_empty_final: bool = False
 
 
@@ -41,18 +42,18 @@ class _Input(msgspec.Struct, frozen=True):
     name: str
     datatype: str
     shape: list[int]
-    """Shared by all requests: nobody changes it."""
+    """Shared by all requests: it never changes."""
     contents: bytes | None
     """Typed contents, as raw bytes; None when the data is among the raw tensors."""
     region: RegionSlice | None = None
-    """The data is in shared memory."""
+    """Set when the data is in shared memory."""
     error: NaiadError | None = None
-    """What is wrong with it, told when its turn comes."""
+    """The fault of this input; raised only when no earlier input has one."""
 
 
 class RequestTemplate(msgspec.Struct, frozen=True):
-    """A request without its raw tensors; serves any number of requests that differ in nothing
-    else."""
+    """A request without its raw tensors; serves any number of requests that differ only in these
+    and the id."""
 
     prototype: InferRequest
     inputs: list[_Input]
@@ -60,14 +61,15 @@ class RequestTemplate(msgspec.Struct, frozen=True):
     repeated_output: str | None
     output_error: NaiadError | None
     is_plain: bool
-    """Neither parameters nor typed contents nor shared memory nor a fault."""
+    """The request has no parameters, typed contents, shared memory or fault."""
     regions: RegionUse | None = None
     has_no_raw: bool = True
-    """The message that it was made from held no raw tensors."""
-    form: RequestForm = msgspec.field(default_factory=RequestForm)
+    """The message that the template was built from had no raw tensors."""
+    signature: RequestSignature = msgspec.field(default_factory=RequestSignature)
 
     def fill(self, request_id: str, raw: list[Buffer]) -> InferRequest:
-        """Raises NaiadError in Triton's words, in Triton's order: inputs first, then outputs."""
+        """Raises NaiadError with Triton's messages, in Triton's order: inputs first, then
+        outputs."""
         prototype, inputs = self.prototype, self.inputs
         if not self.is_plain or len(raw) < len(inputs):
             if self.repeated_output is not None:
@@ -89,7 +91,7 @@ class RequestTemplate(msgspec.Struct, frozen=True):
             prototype.model_version,
             prototype.id or request_id,
             prototype.requested_outputs,
-            form=self.form,
+            signature=self.signature,
         )
         if not self.is_plain:
             self._copy_parameters(request)
@@ -131,16 +133,20 @@ class RequestTemplate(msgspec.Struct, frozen=True):
         request.timeout_us = prototype.timeout_us
 
 
+def decoupled_error() -> NaiadError:
+    return unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+
+
 def build_template(message: ModelInferRequest) -> RequestTemplate:
     """Raises NaiadError for wrong parameters; other faults are kept for `fill`."""
     request = InferRequest(message.model_name, [], message.model_version, message.id)
     wants_empty_final = _apply_parameters(request, message.parameters)
     names = [output.name for output in message.outputs]
-    repeated = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    repeated = next((name for index, name in enumerate(names) if name in names[:index]), None)
     request.requested_outputs = names
     inputs = [_input(tensor, message.model_name) for tensor in message.inputs]
     classification: dict[str, int] = {}
-    slices = [(at, head.region) for at, head in enumerate(inputs) if head.region is not None]
+    slices = [(index, head.region) for index, head in enumerate(inputs) if head.region is not None]
     regions: dict[str, RegionSlice] = {}
     output_error = None
     try:
@@ -197,13 +203,13 @@ def _input(tensor: ModelInferRequest.InferInputTensor, model_name: str) -> _Inpu
 
 
 def _fresh(error: NaiadError) -> NaiadError:
-    """Templates are kept: raising their own error each time would make its traceback longer and
-    longer."""
+    """A copy of a template's error: raising the same error each time would make its traceback
+    longer and longer."""
     return NaiadError(error.code, error.message)
 
 
 def _region_slice(name: str, parameters: Mapping[str, InferParameter]) -> RegionSlice | None:
-    """Where the tensor is in shared memory, if it is there. Raises NaiadError."""
+    """The tensor's place in shared memory; None when it is not there. Raises NaiadError."""
     region = parameters.get("shared_memory_region")
     if region is None:
         return None
@@ -226,7 +232,7 @@ def _region_slice(name: str, parameters: Mapping[str, InferParameter]) -> Region
 
 
 def _byte_count(tensor: str, name: str, parameters: Mapping[str, InferParameter]) -> int:
-    """As Triton reads it: a negative number is a very large one, which no region holds."""
+    """Like Triton, reads a negative number as a very large one, which no region holds."""
     if parameters[name].WhichOneof("parameter_choice") != "int64_param":
         raise invalid_arg(
             f"invalid value type for '{name}' parameter for tensor '{tensor}', expected int64_param."

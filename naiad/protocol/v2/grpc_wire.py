@@ -1,5 +1,5 @@
-"""The protobuf wire format, as far as the fast paths of v2_grpc.py read and write it by hand:
-varints and length-delimited fields."""
+"""The parts of the protobuf wire format that grpc_codec.py reads and writes by hand: varints and
+length-delimited fields."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _MAX_VARINT_BYTES: Final = 10
 
 
 class WireError(ValueError):
-    """Not what the fast path expects: upb decides whether it is valid at all."""
+    """The bytes are not as expected; upb decides whether they are valid at all."""
 
 
-def read_varint(data: Buffer, at: int) -> tuple[int, int]:
-    """(value, position after it). Raises IndexError at the end of the data."""
+def read_varint(data: Buffer, offset: int) -> tuple[int, int]:
+    """The value and the offset after it. Raises IndexError at the end of the data."""
     value = shift = 0
     for _ in range(_MAX_VARINT_BYTES):
-        byte = data[at]
-        at += 1
+        byte = data[offset]
+        offset += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value, at
+            return value, offset
         shift += 7
     raise WireError("varint too long")
 

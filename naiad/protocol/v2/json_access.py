@@ -1,7 +1,7 @@
-"""Typed access to plain JSON values with Triton's words for what does not fit.
+"""Typed access to plain JSON values; values of the wrong type get Triton's error messages.
 
-`field` names what is being read; the words are `Unable to parse '<field>': <detail>`, as clients
-know them.
+`field` names the value that is read. The message is `Unable to parse '<field>': <detail>`, as
+clients know it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _INT64_END = 1 << 63
 
 
 def mismatch(kind: str) -> str:
-    """`kind` is what was wanted: string, boolean, array, ..."""
+    """`kind` is the expected type: string, boolean, array, ..."""
     return f"attempt to access JSON non-{kind} as {'double' if kind == 'number' else kind}"
 
 
@@ -24,19 +24,18 @@ def parse_error(field: str, detail: str) -> NaiadError:
 
 
 def member(value: Any, name: str) -> Any:
-    """The member of an object; Triton says the same of a missing one and of a value that is no
-    object."""
+    """The member of an object. Triton's error is the same for a missing member and for a value that
+    is not an object."""
     if isinstance(value, dict) and name in value:
         return value[name]
     raise parse_error(name, f"attempt to access non-existing object member '{name}'")
 
 
 def find(value: Any, name: str) -> Any:
-    """None when it is not there: JSON's own null comes as `Null`, so that it is not taken for
-    absence."""
+    """None when the member is missing; JSON's own null is returned as `Null`."""
     if isinstance(value, dict) and name in value:
-        found = value[name]
-        return NULL if found is None else found
+        member = value[name]
+        return NULL if member is None else member
     return None
 
 
@@ -54,8 +53,7 @@ def as_string(value: Any, field: str) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Names, ids and parameters travel on as UTF-8: bytes of the client that are none become
-    U+FFFD."""
+    """Names, ids and parameters are passed on as UTF-8: other bytes of the client become U+FFFD."""
     return (
         text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     )

@@ -1,9 +1,8 @@
-"""Inference requests read field by field, in Triton's order, with Triton's words for whatever is
-wrong.
+"""Reads inference requests field by field, in Triton's order, and reports faults with Triton's
+messages.
 
-In:  the JSON header and the binary data behind it. Out: what v2_json.decode_request promises. Comes
-     after the typed decoder has given up: nested data, unknown fields, NaN, shared memory, and
-     every kind of error.
+In:  the JSON header and the binary data after it. Out: a request and its output formats, as from
+     json_codec.decode_request, which calls this only when its typed pass fails.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from naiad.protocol.v2.json_access import (
 from naiad.protocol.v2.json_tensor import pack_values
 from naiad.protocol.v2.output_format import (
     ALL_JSON,
-    BINARY_FORM,
-    JSON_FORM,
-    SHARED_FORM,
-    OutputForm,
-    OutputForms,
+    BINARY_FORMAT,
+    JSON_FORMAT,
+    SHARED_FORMAT,
+    OutputFormat,
+    OutputFormats,
 )
 from naiad.protocol.v2.request_parameters import apply_parameters
 from naiad.protocol.v2.triton_json import parse
@@ -55,13 +54,13 @@ class MissingInputsError(NaiadError):
 
 def decode_request(
     text: Buffer, binary: memoryview, model_name: str, model_version: str, max_bytes: int
-) -> tuple[InferRequest, OutputForms]:
+) -> tuple[InferRequest, OutputFormats]:
     return decode_document(parse(text), binary, model_name, model_version, max_bytes)
 
 
 def decode_document(
     document: Any, binary: memoryview, model_name: str, model_version: str, max_bytes: int
-) -> tuple[InferRequest, OutputForms]:
+) -> tuple[InferRequest, OutputFormats]:
     """`document` is the parsed header."""
     if not isinstance(document, dict) or "inputs" not in document:
         raise MissingInputsError(document)
@@ -77,13 +76,13 @@ def decode_document(
     )
     outputs = find(document, "outputs")
     wanted = [] if outputs is None else as_array(outputs, "outputs")
-    forms = _forms(wanted, request.id, regions)
+    formats = _formats(wanted, request.id, regions)
     if slices or regions:
         request.regions = RegionUse(slices, regions)
-    if forms:
-        request.requested_outputs = list(forms)
-        return request, OutputForms(JSON_FORM, forms)
-    return request, OutputForms(BINARY_FORM) if is_binary else ALL_JSON
+    if formats:
+        request.requested_outputs = list(formats)
+        return request, OutputFormats(JSON_FORMAT, formats)
+    return request, OutputFormats(BINARY_FORMAT) if is_binary else ALL_JSON
 
 
 def _apply_parameters(request: InferRequest, parameters: Any) -> bool:
@@ -104,9 +103,9 @@ def _inputs(
     max_bytes: int,
     slices: list[tuple[int, RegionSlice]],
 ) -> list[Tensor]:
-    """Adds what is in shared memory to `slices`."""
+    """Adds tensors in shared memory to `slices`."""
     tensors: list[Tensor] = []
-    at = 0
+    offset = 0
     for value in inputs:
         parameters = find(value, "parameters")
         size, region = _check_data_source(value, parameters)
@@ -128,19 +127,19 @@ def _inputs(
                 max_bytes,
             )
         else:
-            end = at + size
+            end = offset + size
             if end > len(binary):
                 raise unexpected_size(name, end - len(binary), model_name)
-            data, at = binary[at:end], end
+            data, offset = binary[offset:end], end
         tensors.append(Tensor(name, datatype, shape, data))
-    if at != len(binary):
+    if offset != len(binary):
         raise unexpected_data(model_name)
     return tensors
 
 
 def _check_data_source(value: Any, parameters: Any) -> tuple[int | None, RegionSlice | None]:
-    """The size of binary data, or where in shared memory the data is; (None, None) when it is in
-    the JSON."""
+    """The size of binary data, or the place of the data in shared memory; (None, None) when the
+    data is in the JSON."""
     size = find(parameters, "binary_data_size")
     region = find(parameters, "shared_memory_region")
     sources = {
@@ -150,9 +149,11 @@ def _check_data_source(value: Any, parameters: Any) -> tuple[int | None, RegionS
     }
     given = [name for name, source in sources.items() if source is not None]
     if len(given) != 1:
-        found = "no field is set" if not given else "set " + " ".join(f"'{name}'" for name in given)
+        fields = (
+            "no field is set" if not given else "set " + " ".join(f"'{name}'" for name in given)
+        )
         raise invalid_arg(
-            f"Input must set only one of the following fields: {_DATA_SOURCES}. But {found}"
+            f"Input must set only one of the following fields: {_DATA_SOURCES}. But {fields}"
         )
     if region is not None:
         return None, _region_slice(region, parameters)
@@ -190,23 +191,23 @@ def unexpected_data(model_name: str) -> NaiadError:
 # Outputs.
 
 
-def _forms(
+def _formats(
     outputs: list[Any], request_id: str, regions: dict[str, RegionSlice]
-) -> dict[str, OutputForm]:
-    """Adds what is to go to shared memory to `regions`."""
-    forms: dict[str, OutputForm] = {}
+) -> dict[str, OutputFormat]:
+    """Adds outputs that go to shared memory to `regions`."""
+    formats: dict[str, OutputFormat] = {}
     for value in outputs:
         name = as_string(member(value, "name"), "name")
-        if name in forms:
+        if name in formats:
             raise repeated_output(name, request_id)
         parameters = find(value, "parameters")
-        forms[name] = _form(parameters)
-        if forms[name].is_shared:
+        formats[name] = _format(parameters)
+        if formats[name].is_shared:
             regions[name] = _region_slice(find(parameters, "shared_memory_region"), parameters)
-    return forms
+    return formats
 
 
-def _form(parameters: Any) -> OutputForm:
+def _format(parameters: Any) -> OutputFormat:
     classification = find(parameters, "classification")
     binary = find(parameters, "binary_data")
     region = find(parameters, "shared_memory_region")
@@ -215,8 +216,8 @@ def _form(parameters: Any) -> OutputForm:
     is_binary = binary is not None and as_boolean(binary, "binary_data")
     if region is not None:
         check_shared_output(has_classification=classification is not None, is_binary=is_binary)
-        return SHARED_FORM
-    return OutputForm(is_binary, int(classification or 0))
+        return SHARED_FORMAT
+    return OutputFormat(is_binary, int(classification or 0))
 
 
 def check_shared_output(*, has_classification: bool, is_binary: bool) -> None:

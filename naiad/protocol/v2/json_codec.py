@@ -1,9 +1,10 @@
-"""The inference protocol over HTTP: a JSON header, tensors in it or as binary data behind it.
+"""The inference protocol over HTTP: a JSON header, with tensors inside it or as binary data after
+it.
 
-`decode_request` takes the common requests in one typed pass; whatever that cannot express goes to
-v2_json_checked.py, which reads the same body as plain values and finds Triton's words for what is
-wrong with it.
-Rule: tensors that came as binary data are views of the body, never copies.
+`decode_request` decodes common requests in one typed pass. Whatever that pass cannot express goes
+to json_checked.py, which reads the same body as plain values and reports faults as Triton does.
+Rule: tensors that arrive as binary data are views of the body, never copies. The functions keep
+      nothing from one call to the next; naiad.fastpath does that.
 """
 
 from __future__ import annotations
@@ -22,33 +23,23 @@ from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError, invalid_arg
-from naiad.protocol.v2 import json_checked as v2_json_checked
+from naiad.protocol.v2 import json_checked
 from naiad.protocol.v2.classification import classify
-from naiad.protocol.v2.json_answer import JsonAnswer, learn_answer
 from naiad.protocol.v2.json_checked import (
     check_shared_output,
     repeated_output,
     unexpected_data,
     unexpected_size,
 )
-from naiad.protocol.v2.json_form import recognise
-from naiad.protocol.v2.json_template import (
-    MAX_TEMPLATE_BYTES,
-    is_plain_id,
-    is_sure_of_id,
-    recall,
-    remember,
-    without_id,
-)
 from naiad.protocol.v2.json_tensor import json_values, pack_json
 from naiad.protocol.v2.output_format import (
+    ALL_BINARY,
     ALL_JSON,
-    BINARY_FORM,
-    JSON_FORM,
-    SHARED_FORM,
-    AnswerHead,
-    OutputForm,
-    OutputForms,
+    BINARY_FORMAT,
+    JSON_FORMAT,
+    SHARED_FORMAT,
+    OutputFormat,
+    OutputFormats,
 )
 from naiad.protocol.v2.request_parameters import apply_parameters
 
@@ -92,61 +83,59 @@ class _Request(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 _DECODER = msgspec.json.Decoder(_Request)
 _NO_BINARY = memoryview(b"")
-_REPEATABLE = frozenset({"binary_data_output"})
-"""Parameters that say nothing but the form of the answer."""
+_FORMAT_PARAMETERS = frozenset({"binary_data_output"})
+"""Parameters that choose the format of the response and nothing else."""
+
+
+class DecodedRequest(NamedTuple):
+    request: InferRequest
+    formats: OutputFormats
+    json_data: list[msgspec.Raw] | None = None
+    """The JSON text of the tensors' data: one entry for each tensor, or none when no tensor is
+    written as JSON. None when requests with the same text may still differ in more than id and
+    data, or the checked decoder was needed."""
 
 
 def decode_request(
     body: Buffer, header_length: int | None, model_name: str, model_version: str, max_bytes: int
-) -> tuple[InferRequest, OutputForms]:
+) -> DecodedRequest:
     """`header_length` is Inference-Header-Content-Length, or None. Raises NaiadError."""
     text = body if header_length is None else memoryview(body)[:header_length]
     if len(text) > max_bytes:
         raise invalid_arg(oversize_message(len(text), max_bytes))
     binary = _NO_BINARY if header_length is None else memoryview(body)[header_length:]
-    rest = None
-    if len(text) <= MAX_TEMPLATE_BYTES and (
-        header_length is not None or _is_in_shared_memory(text)
-    ):
-        rest, id = without_id(bytes(text))
-        template = recall(model_name, rest)
-        if (
-            template is not None
-            and template.binary_bytes == len(binary)
-            and template.has_id == bool(id)
-        ):
-            return template.fill(binary, id, model_name, model_version), template.forms
     try:
         header = _DECODER.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return v2_json_checked.decode_request(text, binary, model_name, model_version, max_bytes)
+        return _decode_checked(text, binary, model_name, model_version, max_bytes)
     slices: list[tuple[int, RegionSlice]] = []
     inputs = _inputs(header.inputs, binary, model_name, max_bytes, slices)
     if inputs is None:
-        return v2_json_checked.decode_request(text, binary, model_name, model_version, max_bytes)
+        return _decode_checked(text, binary, model_name, model_version, max_bytes)
     request = InferRequest(model_name, inputs, model_version, header.id)
     if slices:
         request.regions = RegionUse(slices)
     is_binary = bool(header.parameters) and apply_parameters(request, header.parameters)
     if header.outputs:
-        forms = _forms(request, header.outputs)
+        formats = _formats(request, header.outputs)
     elif is_binary:
-        forms = OutputForms(BINARY_FORM)
+        formats = ALL_BINARY
     else:
-        forms = ALL_JSON
-    if header.parameters.keys() <= _REPEATABLE:
-        data = [tensor.data for tensor in header.inputs if tensor.data is not UNSET]
-        if not data:
-            if rest is not None and is_sure_of_id(id, header.id, rest):
-                remember(rest, request, forms)
-        elif header_length is None and len(data) == len(inputs):
-            forms = recognise(body, data, request, forms)
-    return request, forms
+        formats = ALL_JSON
+    if not header.parameters.keys() <= _FORMAT_PARAMETERS:
+        return DecodedRequest(request, formats)
+    data = [tensor.data for tensor in header.inputs if tensor.data is not UNSET]
+    if data and (header_length is not None or len(data) < len(inputs)):
+        return DecodedRequest(request, formats)
+    return DecodedRequest(request, formats, data)
 
 
-def _is_in_shared_memory(body: Buffer) -> bool:
-    """Such bodies hold no tensors, so clients repeat them as a whole."""
-    return type(body) is bytes and b"shared_memory_region" in body
+def _decode_checked(
+    text: Buffer, binary: memoryview, model_name: str, model_version: str, max_bytes: int
+) -> DecodedRequest:
+    return DecodedRequest(
+        *json_checked.decode_request(text, binary, model_name, model_version, max_bytes)
+    )
 
 
 def oversize_message(num_bytes: int, max_bytes: int) -> str:
@@ -163,10 +152,10 @@ def _inputs(
     max_bytes: int,
     slices: list[tuple[int, RegionSlice]],
 ) -> list[Tensor] | None:
-    """Adds what is in shared memory to `slices`. None when something is not as expected, for the
-    checked decoder to find out."""
+    """Adds tensors in shared memory to `slices`. Returns None when something is not as expected;
+    the checked decoder then finds out what."""
     tensors: list[Tensor] = []
-    at = 0
+    offset = 0
     for tensor in inputs:
         data: Buffer | None
         if tensor.parameters is not UNSET:
@@ -177,11 +166,11 @@ def _inputs(
             if tensor.data is not UNSET or tensor.datatype not in DATATYPES:
                 return None
             if size is not UNSET and region is UNSET:
-                end = at + size
-                data = binary[at:end]
+                end = offset + size
+                data = binary[offset:end]
                 if end > len(binary):
                     raise unexpected_size(tensor.name, end - len(binary), model_name)
-                at = end
+                offset = end
             elif region is not UNSET and size is UNSET:
                 parameters = tensor.parameters
                 slices.append(
@@ -205,20 +194,20 @@ def _inputs(
         else:
             return None
         tensors.append(Tensor(tensor.name, tensor.datatype, tensor.shape, data))
-    if at != len(binary):
+    if offset != len(binary):
         raise unexpected_data(model_name)
     return tensors
 
 
-def _forms(request: InferRequest, outputs: list[_Output]) -> OutputForms:
-    forms: dict[str, OutputForm] = {}
+def _formats(request: InferRequest, outputs: list[_Output]) -> OutputFormats:
+    formats: dict[str, OutputFormat] = {}
     regions: dict[str, RegionSlice] = {}
     for output in outputs:
-        if output.name in forms:
+        if output.name in formats:
             raise repeated_output(output.name, request.id)
         wanted = output.parameters
         if wanted is UNSET:
-            forms[output.name] = JSON_FORM
+            formats[output.name] = JSON_FORMAT
         elif wanted.shared_memory_region is not UNSET:
             check_shared_output(
                 has_classification=wanted.classification is not UNSET, is_binary=wanted.binary_data
@@ -229,17 +218,17 @@ def _forms(request: InferRequest, outputs: list[_Output]) -> OutputForms:
                 wanted.shared_memory_byte_size,
             )
             regions[output.name] = region
-            forms[output.name] = SHARED_FORM
+            formats[output.name] = SHARED_FORMAT
         elif wanted.classification:
-            forms[output.name] = OutputForm(wanted.binary_data, wanted.classification)
+            formats[output.name] = OutputFormat(wanted.binary_data, wanted.classification)
         else:
-            forms[output.name] = BINARY_FORM if wanted.binary_data else JSON_FORM
-    request.requested_outputs = list(forms)
+            formats[output.name] = BINARY_FORMAT if wanted.binary_data else JSON_FORMAT
+    request.requested_outputs = list(formats)
     if regions:
         request.regions = RegionUse(
             [] if request.regions is None else request.regions.inputs, regions
         )
-    return OutputForms(JSON_FORM, forms)
+    return OutputFormats(JSON_FORMAT, formats)
 
 
 class EncodedResponse(NamedTuple):
@@ -247,7 +236,7 @@ class EncodedResponse(NamedTuple):
     parts: list[Buffer]
     size: int
     header_length: int
-    """Of the JSON at the beginning; 0 when there is nothing but JSON."""
+    """The length of the JSON before binary data; 0 when the body is JSON alone."""
 
 
 class _BinarySize(msgspec.Struct, gc=False):
@@ -284,44 +273,31 @@ class _Response(msgspec.Struct, omit_defaults=True, gc=False):
 
 _ENCODER = msgspec.json.Encoder()
 _HOLE = msgspec.Raw(b"\0")
+"""Stands for the data of a tensor; no JSON text contains a NUL."""
 JSON_HEADERS = b"Content-Type: application/json\r\n"
 
 
 def encode_response(
-    response: InferResponse, forms: OutputForms, spec: ModelSpec
+    response: InferResponse, formats: OutputFormats, spec: ModelSpec
 ) -> EncodedResponse:
-    """Raises NaiadError when an output cannot be given in the form that was asked for."""
-    last = forms.answers.get(len(response.id))
-    if last is not None and is_repeated(response, last):
-        text = b'{"id":"%b%b' % (response.id.encode(), last.text) if last.id_bytes else last.text
-        return EncodedResponse(
-            last.headers,
-            [text, *(tensor.data for tensor in response.outputs)],
-            last.size,
-            len(text),
-        )
-    if forms.json_answer is not None:
-        whole = forms.json_answer.fill(response)
-        if whole is not None:
-            return EncodedResponse(JSON_HEADERS, [whole], len(whole), 0)
+    """Raises NaiadError when an output cannot be returned in the format that was requested."""
     outputs: list[_JsonTensor | _BinaryTensor | _SharedTensor] = []
     binary: list[Buffer] = []
     binary_bytes = 0
-    by_name = forms.by_name
     for tensor in response.outputs:
-        form = forms.default if by_name is None else by_name.get(tensor.name)
-        if form is None:
+        format = formats.of(tensor.name)
+        if format is None:
             continue
-        if form.classification:
-            tensor = classify(tensor, form.classification, spec)
-        if form.is_binary:
+        if format.classification:
+            tensor = classify(tensor, format.classification, spec)
+        if format.is_binary:
             size = len(tensor.data)
             outputs.append(
                 _BinaryTensor(tensor.name, tensor.datatype, tensor.shape, _BinarySize(size))
             )
             binary.append(tensor.data)
             binary_bytes += size
-        elif form.is_shared:
+        elif format.is_shared:
             outputs.append(_SharedTensor(tensor.name, tensor.datatype, tensor.shape))
         else:
             outputs.append(
@@ -333,76 +309,32 @@ def encode_response(
         )
     )
     if not binary_bytes:
-        if (
-            forms.is_kept
-            and len(outputs) == len(response.outputs)
-            and not response.parameters
-            and not _has_classes(forms)
-        ):
-            forms.json_answer = _learn_json(response, outputs)
         return EncodedResponse(JSON_HEADERS, [text], len(text), 0)
     headers = (
         b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
         % len(text)
     )
-    if len(binary) == len(response.outputs) and not response.parameters and not _has_classes(forms):
-        rest, id = without_id(text)
-        if id == response.id:
-            rows = [
-                (tensor.name, tensor.datatype, tensor.shape, len(tensor.data))
-                for tensor in response.outputs
-            ]
-            size = len(text) + binary_bytes
-            rest = text if not id else b'"' + rest
-            forms.answers[len(id)] = AnswerHead(
-                response.model_name, response.model_version, rows, headers, rest, size, len(id)
-            )
     return EncodedResponse(headers, [text, *binary], len(text) + binary_bytes, len(text))
 
 
-def _learn_json(
-    response: InferResponse, outputs: list[_JsonTensor | _BinaryTensor | _SharedTensor]
-) -> JsonAnswer | None:
-    for output in outputs:
-        if not isinstance(output, _JsonTensor):
-            return None
-        output.data = _HOLE
+def encode_json_layout(response: InferResponse) -> bytes | None:
+    """The JSON of the response without its id, with a NUL in place of each tensor's data. None when
+    a name is not UTF-8."""
+    outputs: list[_JsonTensor | _BinaryTensor | _SharedTensor] = [
+        _JsonTensor(tensor.name, tensor.datatype, tensor.shape, _HOLE)
+        for tensor in response.outputs
+    ]
     try:
-        return learn_answer(
-            response,
-            _ENCODER.encode(
-                _Response("", response.model_name, response.model_version, {}, outputs)
-            ),
+        return _ENCODER.encode(
+            _Response("", response.model_name, response.model_version, {}, outputs)
         )
     except UnicodeEncodeError:
         return None
 
 
-def _has_classes(forms: OutputForms) -> bool:
-    return forms.by_name is not None and any(form.classification for form in forms.by_name.values())
-
-
-def is_repeated(response: InferResponse, last: AnswerHead) -> bool:
-    """Nothing but the data of the tensors and the id, as long as the last one, is new. Only binary
-    outputs without classes come here, so their count tells the forms."""
-    id = response.id
-    return (
-        [
-            (tensor.name, tensor.datatype, tensor.shape, len(tensor.data))
-            for tensor in response.outputs
-        ]
-        == last.outputs
-        and len(id) == last.id_bytes
-        and (not id or is_plain_id(id) is not None)
-        and not response.parameters
-        and response.model_version == last.model_version
-        and response.model_name == last.model_name
-    )
-
-
 def _encode_json(response: _Response) -> bytes:
-    """NaN and Infinity, which the fast encoder writes as null, and bytes that are no UTF-8 take the
-    slow way."""
+    """msgspec writes NaN and Infinity as null and refuses bytes that are not UTF-8; json.dumps
+    encodes both as Triton does, but slowly."""
     try:
         text = _ENCODER.encode(response)
     except UnicodeEncodeError:

@@ -1,8 +1,8 @@
 """Tensor data in JSON: lists of values <-> the bytes of a tensor.
 
-`pack_json` takes the common forms, a list or lists in lists of the same depth as raw JSON, straight
-to bytes; `pack_values` takes what was parsed already, nested in any way, and finds Triton's words.
-`json_values` is the way back: a flat list, ready for the encoder.
+`pack_json` packs the common case, raw JSON of a list or of lists nested to one depth, straight into
+bytes. `pack_values` packs values that were parsed already, nested in any way, and reports faults
+with Triton's messages. `json_values` is the reverse: a flat list, ready for the encoder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FORMATS = {
     "FP32": "f", "FP64": "d",
 }  # fmt: skip
 _MAX_PACKED = 256
-"""Up to here `struct` beats `array`."""
+"""`struct` is faster than `array` up to this number of values."""
 
 _OPENING = re.compile(rb"\[[\[ \t\r\n]*")
 _MAX_NESTED = 16
@@ -49,7 +49,7 @@ def _struct(datatype: str, count: int) -> struct.Struct:
 
 @lru_cache(maxsize=128)
 def _decoder(element: type, depth: int) -> Decode:
-    """To a flat list, from lists in lists."""
+    """Decodes nested lists into a flat list."""
     kind: Any = element
     for _ in range(depth):
         kind = list[kind]
@@ -65,7 +65,7 @@ def _decode_nested(decode: Decode, depth: int, raw: Buffer) -> list[Any]:
 
 
 def nesting(raw: Buffer) -> int:
-    """How many lists a value begins with, one in the other."""
+    """The number of nested lists that a value begins with."""
     opening = _OPENING.match(raw)
     if opening is None:
         return 0
@@ -73,8 +73,8 @@ def nesting(raw: Buffer) -> int:
 
 
 def pack_json(raw: Buffer, datatype: str, count: int) -> bytes | None:
-    """A list, or lists in lists of the same depth, of exactly `count` values that fit the datatype;
-    None for anything else: `pack_values` knows what it is."""
+    """Packs exactly `count` values that fit the datatype, in a list or in lists nested to one
+    depth. Returns None for anything else, which `pack_values` handles."""
     element, depth = _ELEMENTS.get(datatype), nesting(raw)
     if element is None or not 1 <= depth <= _MAX_NESTED:
         return None
@@ -92,8 +92,8 @@ def pack_json(raw: Buffer, datatype: str, count: int) -> bytes | None:
 
 
 def numbers_from_json(datatype: str, count: int, depth: int) -> tuple[Decode, Pack] | None:
-    """The two steps of `pack_json` for numbers, looked up once: `pack(*decode(raw))`; they raise
-    where it returns None. None for others."""
+    """The two steps of `pack_json` for numbers, looked up once: `pack(*decode(raw))`. They raise
+    where `pack_json` returns None. Returns None for datatypes that are not numbers."""
     if datatype not in _FORMATS:
         return None
     return _decoder(_ELEMENTS[datatype], depth), _struct(
@@ -108,8 +108,8 @@ def _pack_many(datatype: str, count: int, *values: Any) -> bytes:
 
 
 def pack_values(data: Any, datatype: str, count: int, name: str, max_bytes: int) -> bytes:
-    """`data` as parsed: a value or lists of them, nested in any way. Raises NaiadError with
-    Triton's words."""
+    """Packs parsed data: a value, or lists nested in any way. Raises NaiadError with Triton's
+    messages."""
     if datatype in ("FP16", "BF16"):
         raise invalid_arg(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}"
@@ -121,7 +121,7 @@ def pack_values(data: Any, datatype: str, count: int, name: str, max_bytes: int)
         return packed
     _check_size(count * DATATYPES[datatype].byte_size, name, max_bytes)
     if count == 0:
-        return b""  # Triton does not look at the data of a tensor without elements
+        return b""  # Triton ignores the data of a tensor without elements
     _check_types(values[:count], datatype)
     if len(values) > count:
         raise parse_error("data", "Shape does not match true shape of 'data' field")
@@ -156,7 +156,7 @@ def _pack_strings(values: list[Any]) -> bytes:
 
 
 def text_bytes(text: str) -> bytes:
-    """The bytes that the client sent; a lone surrogate, which stands for none, becomes a question
+    """The bytes that the client sent. A lone surrogate that came from no byte becomes a question
     mark."""
     try:
         return text.encode("utf-8", "surrogateescape")
@@ -193,13 +193,13 @@ def _pack_numbers(values: list[Any], datatype: str) -> bytes:
 
 
 def json_values(tensor: Tensor) -> Sequence[Any]:
-    """Flat, in C order; bytes that are no UTF-8 come as `surrogateescape` strings. Raises
+    """The values in C order; bytes that are not UTF-8 become `surrogateescape` strings. Raises
     NaiadError for FP16 and BF16."""
     data = tensor.data
     if tensor.datatype == "BYTES":
         return [element.decode("utf-8", "surrogateescape") for element in split_byte_strings(data)]
     if tensor.datatype not in _FORMATS:
-        raise _no_json_form(tensor)
+        raise _no_json_format(tensor)
     count = len(data) // DATATYPES[tensor.datatype].byte_size
     if count <= _MAX_PACKED:
         return _struct(tensor.datatype, count).unpack(data)
@@ -207,8 +207,8 @@ def json_values(tensor: Tensor) -> Sequence[Any]:
 
 
 def numbers_of(datatype: str, num_bytes: int) -> Callable[[Buffer], Sequence[Any]] | None:
-    """`json_values` for the data of a tensor of so many bytes, looked up once; None for what is no
-    number."""
+    """Reads the data of a tensor of `num_bytes` as `json_values` does, looked up once. None for
+    datatypes that are not numbers."""
     if datatype not in _FORMATS:
         return None
     count = num_bytes // DATATYPES[datatype].byte_size
@@ -221,7 +221,7 @@ def _read_many(datatype: str, data: Buffer) -> Sequence[Any]:
     return np.frombuffer(data, DATATYPES[datatype].numpy).tolist()  # type: ignore[no-any-return]
 
 
-def _no_json_form(tensor: Tensor) -> NaiadError:
+def _no_json_format(tensor: Tensor) -> NaiadError:
     return invalid_arg(
         f"sending {tensor.datatype} data via JSON is not supported. Please use the binary data format for output {tensor.name}"
     )

@@ -1,5 +1,4 @@
-"""What the server tells about itself and its models, as JSON: metadata, statistics, the repository
-index.
+"""Metadata and statistics of the server and its models, and the repository index, as JSON.
 
 Key names and order are Triton's.
 """

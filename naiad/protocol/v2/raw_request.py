@@ -1,7 +1,7 @@
-"""Raw binary requests: the whole body is the one input of the model
+"""Raw binary requests: the whole body is the single input of the model
 (`Inference-Header-Content-Length: 0`).
 
-The shape is worked out from the model and the number of bytes; all outputs go back as binary data.
+The shape follows from the model and the number of bytes; all outputs are returned as binary data.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError, invalid_arg
-from naiad.protocol.v2.output_format import ALL_BINARY, OutputForms
+from naiad.protocol.v2.output_format import ALL_BINARY, OutputFormats
 
 
 def decode_request(
     body: Buffer, spec: ModelSpec, model_version: str, max_bytes: int
-) -> tuple[InferRequest, OutputForms]:
+) -> tuple[InferRequest, OutputFormats]:
     """Raises NaiadError."""
     if len(body) > max_bytes:
         raise invalid_arg(oversize_message(len(body), max_bytes))

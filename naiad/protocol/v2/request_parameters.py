@@ -1,7 +1,7 @@
-"""Request parameters: which of them Triton keeps for itself, and what type the others may have.
+"""Request parameters: which of them Triton reserves, and which types the others may have.
 
-Reserved ones become fields of the InferRequest or say how to answer; all others go to the model as
-they are.
+Reserved parameters become fields of the InferRequest or choose the format of the response; all
+others go to the model unchanged.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Request bodies as plain values, read as Triton reads JSON, with its words for what it cannot
-read.
+"""Reads request bodies as plain values, as Triton reads JSON, and reports syntax errors with
+Triton's messages.
 
 Codecs decode into typed structs first and come here only when that fails, or where a body has no
-fixed form.
-Rule: no body makes this slow: the exact scanner sees small bodies only.
+fixed structure.
+Rule: no body makes this slow, because the exact scanner only reads small bodies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_BRACKETS = bytes(octet for octet in range(256) if octet not in b"[{]}")
 
 
 def parse(data: Buffer) -> Any:
-    """Raises NaiadError. Text that is no UTF-8 comes as `surrogateescape` strings."""
+    """Raises NaiadError. Text that is not UTF-8 becomes `surrogateescape` strings."""
     try:
         value = _DECODER.decode(data)
     except RecursionError:
@@ -47,7 +47,7 @@ def _parse_dialect(data: bytes) -> Any:
             return Scanner(text).document()
         value = json.loads(text)
     except JsonSyntaxError as fault:
-        raise _syntax_error(fault.words, text, fault.at) from None
+        raise _syntax_error(fault.message, text, fault.offset) from None
     except json.JSONDecodeError as error:
         raise _syntax_error("Invalid value.", text, error.pos) from None
     except (JsonDepthError, RecursionError):
@@ -56,9 +56,9 @@ def _parse_dialect(data: bytes) -> Any:
     return value
 
 
-def _syntax_error(words: str, text: str, at: int) -> NaiadError:
-    offset = len(text[:at].encode("utf-8", "surrogateescape"))
-    return internal(f"failed to parse the request JSON buffer: {words} at {offset}")
+def _syntax_error(message: str, text: str, offset: int) -> NaiadError:
+    num_bytes = len(text[:offset].encode("utf-8", "surrogateescape"))
+    return internal(f"failed to parse the request JSON buffer: {message} at {num_bytes}")
 
 
 def _check_depth(data: Buffer, value: Any) -> None:

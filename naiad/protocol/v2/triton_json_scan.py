@@ -1,9 +1,9 @@
-"""Triton's JSON dialect read character by character: to say what is wrong and where, and to read
-what other parsers refuse.
+"""Reads Triton's JSON dialect character by character, to report what is wrong and where, and to
+read what other parsers refuse.
 
-In:  the text of a request body. Out: plain values, or `JsonSyntaxError` with Triton's words (they
-     are RapidJSON's) and its offset. It is slow and runs only when the fast parser has given up.
-     Strings keep bytes that are no UTF-8 as lone surrogates (`surrogateescape`); NaN, Inf and
+In:  the text of a request body. Out: plain values, or `JsonSyntaxError` with Triton's message (it
+     is RapidJSON's) and offset. The scanner is slow and runs only when the fast parser has failed.
+     Strings keep bytes that are not UTF-8 as lone surrogates (`surrogateescape`); NaN, Inf and
      Infinity are numbers; the first of two equal keys counts.
 """
 
@@ -27,10 +27,10 @@ _LITERALS: dict[str, tuple[str, Any]] = {
 
 
 class JsonSyntaxError(Exception):
-    def __init__(self, words: str, at: int) -> None:
-        super().__init__(words)
-        self.words = words
-        self.at = at
+    def __init__(self, message: str, offset: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.offset = offset
 
 
 class JsonDepthError(Exception):
@@ -39,12 +39,12 @@ class JsonDepthError(Exception):
 
 class Scanner:
     def __init__(self, text: str) -> None:
-        self._text = text + "\0"  # stands for the end, as in a C string
-        self._at = 0
+        self._text = text + "\0"  # marks the end, as in a C string
+        self._offset = 0
 
     def document(self) -> Any:
         if self._text.startswith("\ufeff"):
-            self._at = 1
+            self._offset = 1
         self._skip()
         if self._peek() == "\0":
             raise self._fault("The document is empty.")
@@ -55,21 +55,21 @@ class Scanner:
         return value
 
     def _peek(self) -> str:
-        return self._text[self._at]
+        return self._text[self._offset]
 
     def _skip(self) -> None:
-        match = _WHITESPACE.match(self._text, self._at)
-        self._at = match.end() if match else self._at
+        match = _WHITESPACE.match(self._text, self._offset)
+        self._offset = match.end() if match else self._offset
 
-    def _fault(self, words: str, at: int | None = None) -> JsonSyntaxError:
-        return JsonSyntaxError(words, self._at if at is None else at)
+    def _fault(self, message: str, offset: int | None = None) -> JsonSyntaxError:
+        return JsonSyntaxError(message, self._offset if offset is None else offset)
 
     def _consume(self, word: str) -> bool:
         """Stops at the first character that differs, which is where Triton points."""
         for character in word:
             if self._peek() != character:
                 return False
-            self._at += 1
+            self._offset += 1
         return True
 
     def _value(self, depth: int) -> Any:
@@ -88,7 +88,7 @@ class Scanner:
         return self._number()
 
     def _array(self, depth: int) -> list[Any]:
-        self._at += 1
+        self._offset += 1
         values: list[Any] = []
         self._skip()
         if self._consume("]"):
@@ -103,7 +103,7 @@ class Scanner:
             self._skip()
 
     def _object(self, depth: int) -> dict[str, Any]:
-        self._at += 1
+        self._offset += 1
         members: dict[str, Any] = {}
         self._skip()
         if self._consume("}"):
@@ -125,50 +125,50 @@ class Scanner:
             self._skip()
 
     def _string(self) -> str:
-        self._at += 1
+        self._offset += 1
         parts: list[str] = []
         while True:
-            match = _PLAIN.match(self._text, self._at)
+            match = _PLAIN.match(self._text, self._offset)
             assert match is not None
             parts.append(match[0])
-            self._at = match.end()
+            self._offset = match.end()
             character = self._peek()
             if character == '"':
-                self._at += 1
+                self._offset += 1
                 return "".join(parts)
             if character == "\\":
                 parts.append(self._escape())
-            elif self._at == len(self._text) - 1:
+            elif self._offset == len(self._text) - 1:
                 raise self._fault("Missing a closing quotation mark in string.")
             else:
                 raise self._fault("Invalid escape character in string.")
 
     def _escape(self) -> str:
-        start = self._at
+        start = self._offset
         kind = self._text[start + 1]
         if kind in _ESCAPES:
-            self._at += 2
+            self._offset += 2
             return _ESCAPES[kind]
         if kind != "u":
             raise self._fault("Invalid escape character in string.")
         code = self._hex4(start)
         if not 0xD800 <= code <= 0xDFFF:
             return chr(code)
-        if code <= 0xDBFF and self._text.startswith("\\u", self._at):
+        if code <= 0xDBFF and self._text.startswith("\\u", self._offset):
             low = self._hex4(start)
             if 0xDC00 <= low <= 0xDFFF:
                 return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00))
         raise self._fault("The surrogate pair in string is invalid.", start)
 
     def _hex4(self, start: int) -> int:
-        match = _HEX4.match(self._text, self._at + 2)
+        match = _HEX4.match(self._text, self._offset + 2)
         if match is None:
             raise self._fault("Incorrect hex digit after \\u escape in string.", start)
-        self._at = match.end()
+        self._offset = match.end()
         return int(match[0], 16)
 
     def _number(self) -> int | float:
-        start = self._at
+        start = self._offset
         sign = -1 if self._consume("-") else 1
         if self._peek() in "IN":
             return sign * self._special()
@@ -179,11 +179,11 @@ class Scanner:
             self._require_digits("Miss fraction part in number.")
         if self._peek() in "eE":
             is_integer = False
-            self._at += 1
+            self._offset += 1
             if self._peek() in "+-":
-                self._at += 1
+                self._offset += 1
             self._require_digits("Miss exponent in number.")
-        text = self._text[start : self._at]
+        text = self._text[start : self._offset]
         value = int(text) if is_integer and len(text) <= 309 else float(text)
         if value in (float("inf"), float("-inf")):
             raise self._fault("Number too big to be stored in double.", start)
@@ -194,11 +194,11 @@ class Scanner:
             return
         self._require_digits("Invalid value.")
 
-    def _require_digits(self, words: str) -> None:
-        match = _DIGITS.match(self._text, self._at)
+    def _require_digits(self, message: str) -> None:
+        match = _DIGITS.match(self._text, self._offset)
         if match is None or not match[0]:
-            raise self._fault(words)
-        self._at = match.end()
+            raise self._fault(message)
+        self._offset = match.end()
 
     def _special(self) -> float:
         if self._peek() == "N":

@@ -22,7 +22,7 @@ from naiad.core.job import Job, ModelResponse
 from naiad.core.request import InferRequest
 from naiad.core.statistics import BatchTimes
 from naiad.core.tensor import Tensor
-from naiad.core.tensor_form import TensorForm, made_form
+from naiad.core.tensor_mapping import TensorMapping, build_mapping
 from naiad.errors import NaiadError
 from naiad.scheduling.dynamic import DynamicScheduler
 from naiad.scheduling.ensemble.plan import RouteStep
@@ -63,30 +63,25 @@ class StepRelay:
             (made_by[tensor], name) for name, tensor in successor.step.input_map.items()
         ]
         self._known: weakref.ref[DynamicScheduler] | None = None
-        """Who takes this form. Not kept alive: a copy of the model that is unloaded must go."""
-        self._form: TensorForm | None = None
+        """The scheduler that accepted this signature. Not kept alive: a copy of the model that is unloaded must go."""
+        self._mapping: TensorMapping | None = None
 
     def forward(
         self, jobs: list[Job], responses: Sequence[ModelResponse], times: BatchTimes
     ) -> bool:
-        found = self._form_for(responses[0].outputs)
+        found = self._mapping_for(responses[0].outputs)
         if found is None:
             return False
-        scheduler, form = found
-        calls = calls_of(self, jobs, responses, form)
+        scheduler, mapping = found
+        calls = calls_of(self, jobs, responses, mapping)
         if calls is None:
             return False
-        entry, batch_size, take, now_ns = (
-            self._successor,
-            form.batch_size,
-            form.take,
-            scheduler.now_ns(),
-        )
+        entry, batch_size, now_ns = self._successor, mapping.batch_size, scheduler.now_ns()
         model_name, model_version = entry.step.model_name, entry.step.model_version
         outputs, relay = entry.outputs, entry.relay
         for job, response, call in zip(jobs, responses, calls, strict=True):
             request = job.request
-            request.inputs = take(response.outputs)
+            request.inputs = mapping.apply(response.outputs)
             request.model_name = model_name
             request.model_version = model_version
             request.requested_outputs = outputs
@@ -98,7 +93,7 @@ class StepRelay:
         scheduler.enqueue_batch(jobs, batch_size * len(jobs))
         return True
 
-    def _form_for(self, outputs: list[Tensor]) -> tuple[DynamicScheduler, TensorForm] | None:
+    def _mapping_for(self, outputs: list[Tensor]) -> tuple[DynamicScheduler, TensorMapping] | None:
         """Who takes them now, and how."""
         step = self._successor.step
         try:
@@ -106,37 +101,36 @@ class StepRelay:
             scheduler = target.scheduler
             if not isinstance(scheduler, DynamicScheduler) or not scheduler.accepts_batches:
                 return None
-            form = self._form
+            mapping = self._mapping
             if (
-                form is None
+                mapping is None
                 or self._known is None
                 or self._known() is not scheduler
-                or not form.fits(outputs)
+                or not mapping.signature.matches(outputs)
             ):
-                form = self._form = self._learn(target, outputs)
+                mapping = self._mapping = self._learn(target, outputs)
                 self._known = weakref.ref(scheduler)
         except NaiadError:
             return None
-        return None if form is None else (scheduler, form)
+        return None if mapping is None else (scheduler, mapping)
 
-    def _learn(self, target: Target, outputs: list[Tensor]) -> TensorForm | None:
+    def _learn(self, target: Target, outputs: list[Tensor]) -> TensorMapping | None:
         """Raises NaiadError when the next model does not take it. Strings are checked one by one,
         so their form says nothing."""
         if any(tensor.datatype == "BYTES" for tensor in outputs):
             return None
-        found = made_form(outputs, self._wanted, 1)
-        if found is None:
+        mapping = build_mapping(outputs, self._wanted, 1)
+        if mapping is None:
             return None
-        taken = outputs if found.picks is None else [outputs[at] for at in found.picks]
         inputs = [
             Tensor(name, tensor.datatype, tensor.shape, tensor.data)
-            for name, tensor in zip(found.names, taken, strict=True)
+            for name, tensor in zip(mapping.names, mapping.select(outputs), strict=True)
         ]
         request = InferRequest(
             self._successor.step.model_name, inputs, requested_outputs=self._successor.outputs
         )
         target.check(request)
-        return msgspec.structs.replace(found, batch_size=request.batch_size)
+        return msgspec.structs.replace(mapping, batch_size=request.batch_size)
 
 
 class FinalRelay:
@@ -146,51 +140,43 @@ class FinalRelay:
         self._ensemble = ensemble
         made_by = {tensor: name for name, tensor in entry.step.output_map.items()}
         self._wanted = [(made_by[tensor], tensor) for tensor in outputs]
-        self._form: TensorForm | None = None
+        self._mapping: TensorMapping | None = None
 
     def forward(
         self, jobs: list[Job], responses: Sequence[ModelResponse], times: BatchTimes
     ) -> bool:
-        form, first = self._form, responses[0].outputs
-        if form is None or not form.fits(first):
-            form = self._form = made_form(first, self._wanted, 1)
-        calls = calls_of(self, jobs, responses, form) if form is not None else None
-        if form is None or calls is None:
+        mapping, first = self._mapping, responses[0].outputs
+        if mapping is None or not mapping.signature.matches(first):
+            mapping = self._mapping = build_mapping(first, self._wanted, 1)
+        calls = calls_of(self, jobs, responses, mapping) if mapping is not None else None
+        if mapping is None or calls is None:
             return False
         runs: list[Run] = []
         for job, call in zip(jobs, calls, strict=True):
             job.stream.close_unseen()
             call.run.times.append(times)
             runs.append(call.run)
-        self._ensemble.finish(runs, [form.take(response.outputs) for response in responses])
+        self._ensemble.finish(runs, [mapping.apply(response.outputs) for response in responses])
         return True
 
 
 def calls_of(
-    relay: object, jobs: list[Job], responses: Sequence[ModelResponse], form: TensorForm
+    relay: object,
+    jobs: list[Job],
+    responses: Sequence[ModelResponse],
+    mapping: TensorMapping,
 ) -> list[StepCall] | None:
-    """Where all of them stand at this relay, all answers are of this form (the first is), and none
-    says more than its tensors."""
+    """The step of each request; None unless every request is at this relay and every response
+    matches the mapping's signature (the first does) and has no parameters."""
     calls: list[StepCall] = []
-    fits, alone = form.fits, form.tensors[0] if len(form.tensors) == 1 else None
+    matches = mapping.signature.matches
     for job, response in zip(jobs, responses, strict=True):
         call = job.part
         if not isinstance(call, StepCall) or call.relay is not relay:
             return None
         if response.parameters or call.run.is_over:
             return None
-        outputs = response.outputs
-        if alone is None or len(outputs) != 1:
-            if not fits(outputs):
-                return None
-        else:
-            (tensor,), (name, datatype, shape, size) = outputs, alone
-            if (
-                tensor.name != name
-                or tensor.shape != shape
-                or len(tensor.data) != size
-                or tensor.datatype != datatype
-            ):
-                return None
+        if not matches(response.outputs):
+            return None
         calls.append(call)
     return calls

@@ -203,8 +203,8 @@ class Run:
             outer.timeout_us,
             outer.deadline_ns,
         )
-        if not entry.num_awaited and outer.form is not None:
-            request.form = outer.form.step(entry.number, step)
+        if not entry.num_awaited and outer.signature is not None:
+            request.signature = outer.signature.step(entry.number, step)
         if mark is not None:
             mark.apply_to(request)
         if outer.trace is not None:

@@ -1,2 +1,4 @@
-"""Files of the four-part repository that `naiad init llm` writes: three Python models. They are
-copied, never imported here."""
+"""The three Python models of the four-part repository that `naiad init llm` writes.
+
+The files are copied into the repository and never imported by Naiad.
+"""

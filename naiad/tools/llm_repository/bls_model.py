@@ -1,8 +1,9 @@
-"""tensorrt_llm_bls: preprocessing, tensorrt_llm and postprocessing in one request, by business
-logic scripting.
+"""The model tensorrt_llm_bls, which calls preprocessing, tensorrt_llm and postprocessing.
 
-Parameters: tensorrt_llm_model_name, accumulate_tokens (each response of a stream then has the whole
-            text so far, decoded together: right also for characters of several tokens).
+Parameters:
+- tensorrt_llm_model_name: name of the tensorrt_llm model.
+- accumulate_tokens: if true, each response of a stream contains the whole text so far. All tokens
+  are decoded together, which is correct even for characters that consist of several tokens.
 """
 
 from __future__ import annotations
@@ -15,25 +16,44 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 TO_PREPROCESSING = {
-    "text_input": "QUERY", "max_tokens": "REQUEST_OUTPUT_LEN", "bad_words": "BAD_WORDS_DICT", "stop_words": "STOP_WORDS_DICT",
-    "end_id": "END_ID", "pad_id": "PAD_ID", "embedding_bias_words": "EMBEDDING_BIAS_WORDS",
+    "text_input": "QUERY",
+    "max_tokens": "REQUEST_OUTPUT_LEN",
+    "bad_words": "BAD_WORDS_DICT",
+    "stop_words": "STOP_WORDS_DICT",
+    "end_id": "END_ID",
+    "pad_id": "PAD_ID",
+    "embedding_bias_words": "EMBEDDING_BIAS_WORDS",
     "embedding_bias_weights": "EMBEDDING_BIAS_WEIGHTS",
-}  # fmt: skip
+}
 FROM_PREPROCESSING = {
-    "INPUT_ID": "input_ids", "REQUEST_INPUT_LEN": "input_lengths", "REQUEST_OUTPUT_LEN": "request_output_len", "OUT_END_ID": "end_id",
-    "OUT_PAD_ID": "pad_id", "BAD_WORDS_IDS": "bad_words_list", "STOP_WORDS_IDS": "stop_words_list",
-}  # fmt: skip
+    "INPUT_ID": "input_ids",
+    "REQUEST_INPUT_LEN": "input_lengths",
+    "REQUEST_OUTPUT_LEN": "request_output_len",
+    "OUT_END_ID": "end_id",
+    "OUT_PAD_ID": "pad_id",
+    "BAD_WORDS_IDS": "bad_words_list",
+    "STOP_WORDS_IDS": "stop_words_list",
+}
 TO_MODEL = {
-    "num_return_sequences": "num_return_sequences", "top_k": "runtime_top_k", "top_p": "runtime_top_p", "temperature": "temperature",
-    "length_penalty": "len_penalty", "repetition_penalty": "repetition_penalty", "min_tokens": "min_tokens",
-    "presence_penalty": "presence_penalty", "frequency_penalty": "frequency_penalty", "seed": "seed",
-    "return_log_probs": "return_log_probs", "beam_width": "beam_width", "stream": "streaming",
-}  # fmt: skip
+    "num_return_sequences": "num_return_sequences",
+    "top_k": "runtime_top_k",
+    "top_p": "runtime_top_p",
+    "temperature": "temperature",
+    "length_penalty": "len_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "min_tokens": "min_tokens",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+    "return_log_probs": "return_log_probs",
+    "beam_width": "beam_width",
+    "stream": "streaming",
+}
 RESULTS = ("cum_log_probs", "output_log_probs")
 
 
-class CallFailed(Exception):  # noqa: N818 - an answer, not a defect
-    """One of the three models refused; its error goes to the client as it is."""
+class CallFailed(Exception):  # noqa: N818 - the error response of a model, not a defect
+    """One of the three models returned an error, which is passed on to the client."""
 
     def __init__(self, error: Any) -> None:
         super().__init__(error.message())
@@ -109,8 +129,8 @@ class TritonPythonModel:
         inference = pb_utils.InferenceRequest(
             model_name=self.model_name, inputs=inputs, requested_output_names=names
         )
-        found = inference.exec(decoupled=True) if self.is_decoupled else [inference.exec()]
-        for response in found:
+        responses = inference.exec(decoupled=True) if self.is_decoupled else [inference.exec()]
+        for response in responses:
             if response.has_error():
                 raise CallFailed(response.error())
             if response.output_tensors():
@@ -135,12 +155,13 @@ def parameter(config: dict[str, Any], name: str, default: str) -> str:
 
 
 def renamed(request: Any, names: dict[str, str]) -> list[Any]:
-    found = (
-        (pb_utils.get_input_tensor_by_name(request, name), target) for name, target in names.items()
-    )
-    return [
-        pb_utils.Tensor(target, tensor.as_numpy()) for tensor, target in found if tensor is not None
-    ]
+    """Returns the request's inputs that are in `names`, under their new names."""
+    tensors = []
+    for name, new_name in names.items():
+        tensor = pb_utils.get_input_tensor_by_name(request, name)
+        if tensor is not None:
+            tensors.append(pb_utils.Tensor(new_name, tensor.as_numpy()))
+    return tensors
 
 
 def call(model_name: str, inputs: list[Any], outputs: list[str]) -> dict[str, Any]:

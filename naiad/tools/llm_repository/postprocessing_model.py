@@ -1,4 +1,4 @@
-"""postprocessing: tokens of the tensorrt_llm model -> text.
+"""The model postprocessing: decodes the tokens of the tensorrt_llm model to text.
 
 Parameters: tokenizer_dir (a folder with tokenizer.json), skip_special_tokens.
 """
@@ -23,9 +23,9 @@ class TritonPythonModel:
         self.skips_special_tokens = flag.lower() not in ("false", "0", "no")
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        return [self.answer(request) for request in requests]
+        return [self.respond(request) for request in requests]
 
-    def answer(self, request: Any) -> Any:
+    def respond(self, request: Any) -> Any:
         tokens = pb_utils.get_input_tensor_by_name(request, "TOKENS_BATCH").as_numpy()
         lengths = pb_utils.get_input_tensor_by_name(request, "SEQUENCE_LENGTH").as_numpy()
         texts = [

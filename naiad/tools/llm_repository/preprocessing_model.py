@@ -1,4 +1,4 @@
-"""preprocessing: text -> tokens, for the tensorrt_llm model.
+"""The model preprocessing: encodes text to tokens for the tensorrt_llm model.
 
 Parameters: tokenizer_dir (a folder with tokenizer.json), add_special_tokens.
 """
@@ -36,9 +36,9 @@ class TritonPythonModel:
         self.end_id = read_end_id(folder)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        return [self.answer(request) for request in requests]
+        return [self.respond(request) for request in requests]
 
-    def answer(self, request: Any) -> Any:
+    def respond(self, request: Any) -> Any:
         queries = column(request, "QUERY") or []
         if len(queries) != 1:
             return pb_utils.InferenceResponse(
@@ -65,7 +65,8 @@ class TritonPythonModel:
         return list(self.tokenizer.encode(text, add_special_tokens=adds_special_tokens).ids)
 
     def words(self, texts: list[bytes] | None) -> list[list[int]]:
-        """All words' tokens one after the other, and where each word ends; -1 fills up."""
+        """Returns the tokens of all words in a row, and the end offset of each word, padded with
+        -1."""
         tokens: list[int] = []
         ends: list[int] = []
         for text in texts or []:
@@ -95,7 +96,7 @@ def column(request: Any, name: str) -> list[Any] | None:
 
 
 def read_end_id(folder: Path) -> int:
-    """generation_config.json's, else config.json's; -1 where the checkpoint has none."""
+    """Returns eos_token_id of generation_config.json or else config.json; -1 if neither has it."""
     for name in ("generation_config.json", "config.json"):
         path = folder / name
         end = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None

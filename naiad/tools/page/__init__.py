@@ -1,2 +1,4 @@
-"""Reports as one HTML file: no scripts or styles from elsewhere, charts as inline SVG, light and
-dark."""
+"""Builds a report as a single HTML file without external scripts or styles.
+
+Charts are inline SVG. The page has a light and a dark theme.
+"""

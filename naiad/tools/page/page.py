@@ -1,7 +1,8 @@
-"""The page around charts and tables: head, style, sections. Everything is inside the one file.
+"""Builds the HTML page around charts and tables.
 
-In:  sections built with `card` and `table`. Out: an HTML document. Rule: text from outside goes
-     through html.escape, here or in chart.py.
+In:  sections built with `card` and `table`.
+Out: an HTML document that contains its style and script.
+Rule: text from outside passes through html.escape, here or in chart.py.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """One of the few numbers at the top."""
+    """One of the key figures at the top of the page."""
 
     title: str
     value: str
@@ -28,12 +29,13 @@ def page(
     sections: Sequence[str],
     footer: Sequence[tuple[str, str]],
 ) -> str:
-    """`footer`: what was run and where, as (name, text)."""
+    """Builds the page. `footer` describes the run as pairs of a name and a text."""
     assets = files("naiad.tools.page")
     style, script = (assets.joinpath(name).read_text() for name in ("page.css", "page.js"))
     cards = "".join(
         f'<div class="fact"><span class="fact-title">{html.escape(fact.title)}</span>'
-        f'<span class="fact-value">{html.escape(fact.value)}</span><span class="fact-note">{html.escape(fact.note)}</span></div>'
+        f'<span class="fact-value">{html.escape(fact.value)}</span>'
+        f'<span class="fact-note">{html.escape(fact.note)}</span></div>'
         for fact in facts
     )
     rows = "".join(
@@ -41,9 +43,11 @@ def page(
         for name, text in footer
     )
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{style}</style></head><body>"
-        f'<header><div><h1>{html.escape(title)}</h1><p class="subtitle">{html.escape(subtitle)}</p></div>'
+        f"<header><div><h1>{html.escape(title)}</h1>"
+        f'<p class="subtitle">{html.escape(subtitle)}</p></div>'
         '<button id="theme" type="button" title="Light or dark">◐</button></header>'
         f'<main><section class="facts">{cards}</section>{"".join(sections)}</main>'
         f"<footer><h2>How this was measured</h2><dl>{rows}</dl></footer>"
@@ -58,7 +62,8 @@ def _footer_text(text: str) -> str:
 
 def card(title: str, body: str, note: str = "", *, is_wide: bool = False) -> str:
     text = f'<p class="card-note">{html.escape(note)}</p>' if note else ""
-    return f'<section class="card{" wide" if is_wide else ""}"><h2>{html.escape(title)}</h2>{text}{body}</section>'
+    kinds = "card wide" if is_wide else "card"
+    return f'<section class="{kinds}"><h2>{html.escape(title)}</h2>{text}{body}</section>'
 
 
 def grid(cards: Sequence[str]) -> str:
@@ -82,23 +87,27 @@ def table(
     num_text_columns: int = 1,
     best_row: int = -1,
 ) -> str:
-    """The first columns are text, the rest numbers that line up on the right."""
+    """Builds a table. The first columns are text; the others are right-aligned numbers."""
 
-    def cell(content: str | Cell, column: int) -> str:
-        found = content if isinstance(content, Cell) else Cell(content)
+    def render_cell(content: str | Cell, column: int) -> str:
+        cell = content if isinstance(content, Cell) else Cell(content)
         classes = [
             "text" if column < num_text_columns else "number",
-            *(["best"] if found.is_best else []),
-            *(["muted"] if found.is_muted else []),
+            *(["best"] if cell.is_best else []),
+            *(["muted"] if cell.is_muted else []),
         ]
-        return f'<td class="{" ".join(classes)}">{html.escape(found.text)}</td>'
+        return f'<td class="{" ".join(classes)}">{html.escape(cell.text)}</td>'
+
+    def render_row(number: int, row: Sequence[str | Cell]) -> str:
+        cells = "".join(render_cell(content, column) for column, content in enumerate(row))
+        return f"<tr{' class=winner' if number == best_row else ''}>{cells}</tr>"
 
     head = "".join(
         f'<th class="{"text" if column < num_text_columns else "number"}">{html.escape(name)}</th>'
         for column, name in enumerate(headings)
     )
-    body = "".join(
-        f"<tr{' class=winner' if number == best_row else ''}>{''.join(cell(content, column) for column, content in enumerate(row))}</tr>"
-        for number, row in enumerate(rows)
+    body = "".join(render_row(number, row) for number, row in enumerate(rows))
+    return (
+        f'<div class="scroll"><table class="sortable"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
     )
-    return f'<div class="scroll"><table class="sortable"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -1,4 +1,4 @@
-"""Axes: round numbers between two bounds, and short texts for them."""
+"""Chooses the ticks of an axis and writes numbers briefly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def linear_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten that cover the bounds."""
+    """Returns multiples of 1, 2 or 5 times a power of ten that cover the bounds."""
     if high <= low:
         high = low + 1
     raw = (high - low) / count
@@ -18,7 +18,7 @@ def linear_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of two when the values are few doublings apart, powers of ten otherwise."""
+    """Returns powers of two if the bounds are a few doublings apart, else powers of ten."""
     base = 2.0 if high / low <= 1100 else 10.0
     first = math.floor(math.log(low, base) + 1e-9)
     last = math.ceil(math.log(high, base) - 1e-9)
@@ -26,7 +26,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def short(value: float) -> str:
-    """1234567 -> 1.23M; at most three significant digits."""
+    """Writes a number with a unit suffix, e.g. 1234567 as 1.23M."""
     size = abs(value)
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= limit:

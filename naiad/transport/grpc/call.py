@@ -1,8 +1,8 @@
-"""One gRPC call at the server: its stream, its request messages on the way in, its answer on the
-way out.
+"""One gRPC call at the server: its stream, its request messages on the way in, its responses on
+the way out.
 
 Rule: a call ends once. After `reply`, `finish` or a cancellation it ignores everything, so a late
-      answer of a model is harmless.
+      response of a model is harmless.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from naiad.transport.grpc.compression import (
     compress_gzip,
     decompress,
 )
-from naiad.transport.grpc.message import PREFIX_BYTES, Buffer, Message, MessageReader
+from naiad.transport.grpc.fast_path import Reader
+from naiad.transport.grpc.message import PREFIX_BYTES, Buffer, Message
 from naiad.transport.grpc.method import MessageStream, Method, RequestHead
 from naiad.transport.grpc.ordered_work import OrderedWork
 from naiad.transport.grpc.status import (
@@ -75,27 +76,27 @@ class Call:
         self.method = method
         self.is_done = False
         self.deadline_ns = 0
-        """On the monotonic clock; 0 means none."""
+        """The deadline on the monotonic clock; 0 when there is none."""
         self.on_cancel: Callable[[], None] | None = None
-        """Called at most once: the client reset the call, or its connection or its patience
-        ended."""
+        """Called at most once, when the client resets the call, its connection ends, or its
+        deadline passes."""
         self.on_flow: Callable[[bool], None] | None = None
         """Called with True when the client reads more slowly than we send, with False when it has
         caught up."""
         self._is_congested = False
         self.handler: MessageStream | None = None
-        self.reader: MessageReader | None = None
+        self.reader: Reader | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_received = False
         self._has_sent_headers = False
         self._decompression: OrderedWork | None = None
         self._compression: OrderedWork | None = None
-        # What the protocol's stall check saw last.
+        # The last observation of the protocol's stall check.
         self.seen_bytes = 0
         self.seen_ns = 0
 
     def start(self, now_ns: int) -> None:
-        """Only for calls that have a deadline or stream their requests."""
+        """Needed only for calls that have a deadline or stream their requests."""
         timeout_ns = self.head.timeout_ns
         if timeout_ns >= 0:
             self.deadline_ns = now_ns + timeout_ns
@@ -106,7 +107,8 @@ class Call:
 
     @property
     def receive_start_ns(self) -> int:
-        """When the message began to arrive that is being handled; 0 when it came in one piece."""
+        """When the message that is being handled began to arrive; 0 when it arrived in one
+        piece."""
         return 0 if self.reader is None else self.reader.start_ns
 
     @property
@@ -122,7 +124,7 @@ class Call:
         if not self.is_done:
             self.on_cancel = callback
 
-    # Requests in: called by the protocol.
+    # Requests; called by the protocol.
 
     def receive(self, messages: list[Message], end_stream: bool) -> None:
         for is_compressed, message in messages:
@@ -131,19 +133,19 @@ class Call:
             if is_compressed:
                 self._decompress(message)
             elif self._decompression is not None:
-                self._decompression.then(partial(self._take_late, message))
+                self._decompression.then(partial(self._on_late_message, message))
             else:
-                self.take(message)
+                self.on_message(message)
         if end_stream and not self.is_done:
             if self.reader is not None and not self.reader.is_empty:
                 self.finish(Status.INTERNAL, "the request ends inside a message")
             elif self._decompression is not None:
-                self._decompression.then(self._take_end)
+                self._decompression.then(self._on_end)
             else:
-                self._take_end()
+                self._on_end()
 
-    def take(self, message: Buffer) -> None:
-        """One request message, decompressed."""
+    def on_message(self, message: Buffer) -> None:
+        """Handles one request message, decompressed."""
         try:
             if self.handler is not None:
                 self.handler.on_message(message)
@@ -159,13 +161,13 @@ class Call:
         except GrpcError as error:
             self.finish(error.status, error.message)
         except Exception:
-            self.broken()
+            self.fail_unexpectedly()
 
-    def _take_late(self, message: Buffer, _: None) -> None:
+    def _on_late_message(self, message: Buffer, _: None) -> None:
         if not self.is_done:
-            self.take(message)
+            self.on_message(message)
 
-    def _take_end(self, _: None = None) -> None:
+    def _on_end(self, _: None = None) -> None:
         if self.is_done:
             return
         if self.handler is None:
@@ -175,10 +177,10 @@ class Call:
         try:
             self.handler.on_half_close()
         except Exception:
-            self.broken()
+            self.fail_unexpectedly()
 
-    def broken(self) -> None:
-        """To be called where an exception is handled that nobody expected."""
+    def fail_unexpectedly(self) -> None:
+        """Must be called while an exception is handled that no handler should raise."""
         log.error(f"gRPC: the handler of {self.method.path} failed: {format_exc()}")
         self.finish(Status.INTERNAL, "internal error")
 
@@ -194,12 +196,12 @@ class Call:
         job = partial(decompress, message, encoding, self._protocol.options.max_message_bytes)
         self._decompression.submit(
             job,
-            lambda data: self._take_late(data, None),
+            lambda data: self._on_late_message(data, None),
             is_small=len(message) <= INLINE_BYTES // 8,
         )
 
     def pause_requests(self) -> None:
-        """The peer may send what its window still allows, then must wait for `resume_requests`."""
+        """The peer may still use up its window, then must wait for `resume_requests`."""
         self._protocol.connection.pause(self._stream)
 
     def resume_requests(self) -> None:
@@ -207,11 +209,11 @@ class Call:
             self._protocol.connection.resume(self._stream)
             self._protocol.flush_soon()
 
-    # Answers out.
+    # Responses.
 
     def reply(self, pieces: list[Buffer], num_bytes: int) -> None:
-        """The one response message of a unary method, and status OK. `num_bytes` is the total of
-        `pieces`."""
+        """Sends the single response message of a unary method, and status OK. `num_bytes` is the
+        total of `pieces`."""
         if self.is_done:
             return
         if self._has_sent_headers or self._gzip_level(num_bytes):
@@ -234,7 +236,8 @@ class Call:
         self._protocol.flush_soon()
 
     def send(self, pieces: list[Buffer], num_bytes: int) -> None:
-        """One response message of several. Slow readers are cancelled, so this may end the call."""
+        """Sends one response message of several. A slow reader is cancelled, so this may end the
+        call."""
         if self.is_done:
             return
         level = self._gzip_level(num_bytes)
@@ -254,7 +257,7 @@ class Call:
             self._send_message(0, pieces, num_bytes)
 
     def finish(self, status: int, message: str = "") -> None:
-        """The end of the call, after the messages that were sent before."""
+        """Ends the call, after the messages that were sent before."""
         if self.is_done:
             return
         if self._compression is not None and status == Status.OK:
@@ -296,9 +299,9 @@ class Call:
         self._protocol.flush_soon()
 
     def _drained(self) -> None:
-        self._protocol.loop.call_soon(self._go_on)
+        self._protocol.loop.call_soon(self._resume_responses)
 
-    def _go_on(self) -> None:
+    def _resume_responses(self) -> None:
         if not self.is_done and self.on_flow is not None:
             self._is_congested = False
             self.on_flow(False)
@@ -320,7 +323,7 @@ class Call:
     # Ends.
 
     def cancel(self) -> None:
-        """The other side is gone: nothing can be sent any more."""
+        """The client is gone: nothing can be sent any more."""
         if self.is_done:
             return
         callback = self.on_cancel

@@ -1,5 +1,5 @@
-"""gzip and deflate messages. Decompression stops at a bound, so a small message cannot become a
-large one unseen."""
+"""Compresses and decompresses messages with gzip and deflate. Decompression stops at a limit, so a
+small message cannot become an arbitrarily large one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from naiad.transport.http2.limits import MIB
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 COMPRESSION_LEVELS: dict[str, int] = {"none": 0, "low": 1, "medium": 6, "high": 9}
-"""Triton's --grpc-infer-response-compression-level -> zlib's."""
+"""zlib's level for each value of Triton's --grpc-infer-response-compression-level."""
 MIN_COMPRESSED_BYTES = 256
 """Smaller messages are sent as they are: gzip would not make them smaller."""
 INLINE_BYTES = 64 * 1024
-"""Larger messages are (de)compressed by a thread: zlib releases the interpreter lock, the event
-loop goes on."""
+"""A thread compresses and decompresses larger messages: zlib releases the interpreter lock, so the
+event loop continues."""
 _ALWAYS_ALLOWED_BYTES = 64 * MIB
 _ALLOWED_RATIO = 32
 

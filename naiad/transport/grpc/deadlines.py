@@ -1,20 +1,19 @@
-"""How long a connection is waited for: first request, keepalive, age, requests and answers that do
-not move on.
+"""The deadlines of a connection: first request, keepalive, age, requests and responses that make
+no progress.
 
-In:  one `tick` per second, with the time. Out: what is due is done to the connection; every cause
-     is counted by name.
-Rule: this file holds all the clocks of a connection, so tests need no sleeping; the deadline of a
-      call is its own timer.
+In:  one `tick` per second, with the time. Out: the connection is pinged, drained or closed when
+     that is due; every cause is counted by name.
+Rule: this file holds all the clocks of a connection, so tests need no sleeping. Only the deadline
+      of a call is a timer of its own.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.fast_path import StreamOwner
 from naiad.transport.grpc.keepalive import Due, Keepalive
 from naiad.transport.grpc.options import GrpcOptions
-from naiad.transport.grpc.repeat_call import RepeatedCall
 from naiad.transport.grpc.status import Status
 
 if TYPE_CHECKING:
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
 _S = 1_000_000_000
 _MS = 1_000_000
 CLOSE_LIMIT_NS = 5 * _S
-"""A transport that has not written its last bytes by then is aborted."""
+"""A transport that has not written its last bytes after this time is aborted."""
 DRAIN_PING_LIMIT_NS = 1 * _S
 
 
-class Patience:
+class ConnectionDeadlines:
     def __init__(self, protocol: GrpcProtocol, options: GrpcOptions, now_ns: int) -> None:
         self._protocol = protocol
         self._options = options
@@ -36,9 +35,9 @@ class Patience:
         self._progress = (0, 0)
         self._progress_ns = now_ns
         self.has_received = False
-        """Anything, since the last tick."""
-        self.partial: set[Call | RepeatedCall] = set()
-        """Calls of which a message has arrived in part."""
+        """Bytes have arrived since the last tick."""
+        self.partial: set[StreamOwner] = set()
+        """Owners of streams on which a message has arrived in part."""
         self.closing_ns = 0
         self.drain_ns = 0
 
@@ -63,8 +62,8 @@ class Patience:
         if self._check_keepalive(now_ns) or self._check_age(now_ns):
             return
         self._check_requests(now_ns)
-        self._check_answers(now_ns)
-        protocol.sender.reset_answered()
+        self._check_responses(now_ns)
+        protocol.sender.reset_responded()
         if self.drain_ns and now_ns - self.drain_ns > DRAIN_PING_LIMIT_NS:
             protocol.finish_drain()
         protocol.flush()
@@ -81,7 +80,7 @@ class Patience:
         if due is Due.PING:
             protocol.connection.ping(b"keepaliv")
         elif due is Due.CLOSE:
-            protocol.give_up("keepalive_timeout", "keepalive ping was not answered")
+            protocol.give_up("keepalive_timeout", "keepalive ping was not acknowledged")
         return due is Due.CLOSE
 
     def _check_age(self, now_ns: int) -> bool:
@@ -111,8 +110,9 @@ class Patience:
                     Status.DEADLINE_EXCEEDED, "the rest of the request did not arrive in time"
                 )
 
-    def _check_answers(self, now_ns: int) -> None:
-        """Neither the transport nor any window has taken a byte of what waits."""
+    def _check_responses(self, now_ns: int) -> None:
+        """Aborts a connection when neither the transport nor any window has accepted a byte of what
+        waits for too long."""
         protocol = self._protocol
         waiting = protocol.sender.pending_bytes + protocol.write_buffer_bytes()
         progress = (protocol.sender.activity, waiting)

@@ -1,7 +1,7 @@
 """A gRPC server without sockets: what all its connections share, and the protocol factory for
 loop.create_server.
 
-The one timer of the transport is here: a tick per second that every connection uses for its
+The only timer of the transport is here: a tick per second on which every connection checks its
 deadlines.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from naiad.transport.grpc.compression import COMPRESSION_LEVELS
+from naiad.transport.grpc.fast_path import MakeFastPath
 from naiad.transport.grpc.message import ReceiveBudget
 from naiad.transport.grpc.method import Guard, Method, build_head
 from naiad.transport.grpc.options import GrpcOptions
@@ -31,8 +32,10 @@ class GrpcEndpoint:
         options: GrpcOptions | None = None,
         *,
         guard: Guard | None = None,
+        make_fast_path: MakeFastPath | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        self.make_fast_path = make_fast_path
         self.options = options or GrpcOptions()
         self.methods = {method.path.encode(): method for method in methods}
         self.make_head = partial(build_head, methods=self.methods, guard=guard)
@@ -43,7 +46,7 @@ class GrpcEndpoint:
         self.connections: set[GrpcProtocol] = set()
         self.is_stopping = False
         self.loop: asyncio.AbstractEventLoop
-        # One for all connections: a transport reads into it and hands it on before any other can.
+        # Shared by all connections: each read is handled before the next one begins.
         self.read_view = memoryview(bytearray(_READ_BYTES))
         self._timer: asyncio.TimerHandle | None = None
         self._all_closed: asyncio.Event | None = None
@@ -55,7 +58,7 @@ class GrpcEndpoint:
     # Called by connections.
 
     def admit(self, connection: GrpcProtocol) -> str | None:
-        """None, or why this connection may not stay."""
+        """Returns the reason why the connection is refused, or None."""
         if self.is_stopping or len(self.connections) >= self.options.max_connections:
             self.counters.connections_refused_total += 1
             return "the server is shutting down" if self.is_stopping else "too many connections"
@@ -78,15 +81,13 @@ class GrpcEndpoint:
         self._timer = self.loop.call_later(TICK_S, self._tick)
         now_ns = self.clock_ns()
         for connection in list(self.connections):
-            connection.patience.tick(now_ns)
+            connection.deadlines.tick(now_ns)
 
     # The end.
 
     async def stop(self, grace_s: float) -> None:
         """Calls in flight may finish within `grace_s`; then they fail with UNAVAILABLE. Returns
-        when no connection is left.
-
-        The listening sockets belong to the caller, who closes them first.
+        when no connection is left. The caller has closed the listening sockets.
         """
         self.is_stopping = True
         for connection in list(self.connections):

@@ -1,8 +1,8 @@
-"""Is the peer still there, and does it ask too often? gRPC's keepalive rules, both ways, on a clock
-that is passed in.
+"""gRPC's keepalive rules in both directions, on a clock that is passed in: whether the peer is
+still there, and whether it pings too often.
 
-`on_ping` judges the peer's pings (strikes); `tick` decides when to send ours and when their answer
-is overdue.
+`on_ping` judges the peer's pings (strikes); `tick` decides when to send ours and when their
+acknowledgement is overdue.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Keepalive:
         return options.max_ping_strikes != 0 and self._strikes > options.max_ping_strikes
 
     def tick(self, now_ns: int, *, has_received: bool, has_calls: bool, activity: int) -> Due:
-        """`has_received`: anything arrived since the last tick."""
+        """`has_received` tells whether anything has arrived since the last tick."""
         options = self._options
         if has_received:
             self._last_received_ns = now_ns

@@ -1,10 +1,10 @@
-"""Length-prefixed messages out of a stream's bytes.
+"""Reads length-prefixed messages from a stream's bytes.
 
 In:  `feed(chunk)` as DATA arrives, or `filled(n)` after bytes went straight into `sink()`. Out:
      complete messages, in order.
 Rule: memory follows what was really received. A prefix that announces 2 GB allocates nothing; the
-      message's own buffer is taken when 1/256 of it has arrived, and every byte that waits here is
-      counted in the server's ReceiveBudget.
+      message's own buffer is allocated when 1/256 of it has arrived, and every byte that waits here
+      is counted in the server's ReceiveBudget.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from naiad.transport.http2.limits import KIB
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Message: TypeAlias = tuple[bool, Buffer]
-"""Whether it is compressed, and its bytes."""
+"""Whether the message is compressed, and its bytes."""
 Allocate: TypeAlias = Callable[[bytes, int], memoryview | None]
-"""(first bytes of the message, its length) -> writable memory of that length, or None for ordinary
-memory."""
+"""(first bytes of the message, its length) -> writable memory of that length, or None to use
+ordinary memory."""
 
 PREFIX_BYTES = 5
 _SMALL_BYTES = 64 * KIB
 ALLOCATE_RATIO = 256
-"""The first read, 64 KiB, decides for messages up to 16 MiB. Only reserved: pages are committed as
-bytes arrive."""
+"""The buffer of a message is allocated when one byte in this many has arrived: with the first read
+of 64 KiB for messages up to 16 MiB. Pages are committed only as bytes arrive."""
 _FIRST_BYTES = 4096
 
 
 class ReceiveBudget:
-    """Bytes of incomplete messages over all connections of an endpoint."""
+    """Counts the bytes of incomplete messages over all connections of an endpoint."""
 
     __slots__ = ("limit_bytes", "refused_total", "used_bytes")
 
@@ -43,7 +43,8 @@ class ReceiveBudget:
         self.used_bytes = 0
         self.refused_total = 0
 
-    def take(self, num_bytes: int) -> None:
+    def charge(self, num_bytes: int) -> None:
+        """Raises GrpcError when the limit is reached."""
         if self.used_bytes + num_bytes > self.limit_bytes:
             self.refused_total += 1
             raise GrpcError(
@@ -54,7 +55,7 @@ class ReceiveBudget:
 
 
 def ordinary_memory(num_bytes: int) -> memoryview:
-    """Not zeroed, so pages that never receive anything are never touched."""
+    """The memory is not zeroed, so pages that never receive anything are never touched."""
     return np.empty(num_bytes, np.uint8).data
 
 
@@ -72,38 +73,38 @@ class MessageReader:
         self._counted_bytes = 0
         self._is_compressed = False
         self.start_ns = 0
-        """When the first bytes of the last message came, on the monotonic clock; 0 when it came in
-        one piece."""
+        """When the first bytes of the last message arrived, on the monotonic clock; 0 when it
+        arrived in one piece."""
         self._length = -1
-        """Of the message in progress; -1 while its prefix is incomplete."""
+        """The length of the message in progress; -1 while its prefix is incomplete."""
         self._start = bytearray()
-        """Its first bytes, or those of its prefix, until `_target` is there."""
+        """The first bytes of the message, or of its prefix, until `_target` is allocated."""
         self._target: memoryview | None = None
         self._filled = 0
 
     @property
     def is_empty(self) -> bool:
-        """True between messages: where a stream may end."""
+        """True between messages, where a stream may end."""
         return self._length < 0 and not self._start
 
     @property
     def received_bytes(self) -> int:
-        """Of the message in progress; for noticing that nothing arrives any more."""
+        """Bytes of the message in progress; they show whether anything still arrives."""
         return self._filled + len(self._start)
 
     def feed(self, chunk: bytes | memoryview) -> list[Message]:
         """Raises GrpcError for a message that is too large or malformed; the reader is useless
         after that."""
         messages: list[Message] = []
-        at, end = 0, len(chunk)
-        while at < end:
+        offset, end = 0, len(chunk)
+        while offset < end:
             if self._length < 0:
-                at = self._read_prefix(chunk, at)
+                offset = self._read_prefix(chunk, offset)
                 if self._length < 0:
                     break
-            if not self._filled and not self._start and end - at >= self._length:
+            if not self._filled and not self._start and end - offset >= self._length:
                 self.start_ns = 0
-                message = chunk[at : at + self._length]
+                message = chunk[offset : offset + self._length]
                 # A small view would keep the whole read buffer alive.
                 messages.append(
                     (
@@ -111,17 +112,17 @@ class MessageReader:
                         bytes(message) if self._length <= _FIRST_BYTES else message,
                     )
                 )
-                at += self._length
+                offset += self._length
                 self._length = -1
                 continue
-            at = self._store(chunk, at, messages)
+            offset = self._store(chunk, offset, messages)
         if self._length == 0:
             messages.append((self._is_compressed, b""))
             self._length = -1
         return messages
 
     def sink(self) -> memoryview | None:
-        """Memory for the next bytes of the message in progress; fits as many as are missing."""
+        """Memory for all missing bytes of the message in progress."""
         return None if self._target is None else self._target[self._filled :]
 
     def filled(self, num_bytes: int) -> list[Message]:
@@ -139,12 +140,12 @@ class MessageReader:
         self._target = None
         self._start = bytearray()
 
-    def _read_prefix(self, chunk: bytes | memoryview, at: int) -> int:
+    def _read_prefix(self, chunk: bytes | memoryview, offset: int) -> int:
         missing = PREFIX_BYTES - len(self._start)
-        if not self._start and len(chunk) - at >= PREFIX_BYTES:
-            prefix: Buffer = chunk[at : at + PREFIX_BYTES]
+        if not self._start and len(chunk) - offset >= PREFIX_BYTES:
+            prefix: Buffer = chunk[offset : offset + PREFIX_BYTES]
         else:
-            self._start += chunk[at : at + missing]
+            self._start += chunk[offset : offset + missing]
             if len(self._start) < PREFIX_BYTES:
                 return len(chunk)
             prefix, self._start = self._start, bytearray()
@@ -161,31 +162,31 @@ class MessageReader:
             )
         self._is_compressed = prefix[0] == 1
         self._length = length
-        return at + missing
+        return offset + missing
 
-    def _store(self, chunk: bytes | memoryview, at: int, messages: list[Message]) -> int:
+    def _store(self, chunk: bytes | memoryview, offset: int, messages: list[Message]) -> int:
         have = self._filled or len(self._start)
         if not have:
             self.start_ns = monotonic_ns()
-        stop = min(len(chunk), at + self._length - have)
-        num_bytes = stop - at
+        stop = min(len(chunk), offset + self._length - have)
+        num_bytes = stop - offset
         self._count(num_bytes)
         if (
             self._target is None
             and self._length > _SMALL_BYTES
             and (have + num_bytes) * ALLOCATE_RATIO >= self._length
         ):
-            self._take_target(chunk[at:stop])
+            self._allocate_target(chunk[offset:stop])
         if self._target is None:
-            self._start += chunk[at:stop]
+            self._start += chunk[offset:stop]
         else:
-            self._target[self._filled : self._filled + num_bytes] = chunk[at:stop]
+            self._target[self._filled : self._filled + num_bytes] = chunk[offset:stop]
             self._filled += num_bytes
         if have + num_bytes == self._length:
             self._finish(messages)
         return stop
 
-    def _take_target(self, chunk: bytes | memoryview) -> None:
+    def _allocate_target(self, chunk: bytes | memoryview) -> None:
         start = self._start
         first = bytes(start[:_FIRST_BYTES]) + bytes(chunk[: max(0, _FIRST_BYTES - len(start))])
         target = (
@@ -206,5 +207,5 @@ class MessageReader:
         self._length = -1
 
     def _count(self, num_bytes: int) -> None:
-        self._budget.take(num_bytes)
+        self._budget.charge(num_bytes)
         self._counted_bytes += num_bytes

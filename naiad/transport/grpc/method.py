@@ -1,8 +1,8 @@
-"""What a gRPC endpoint serves: a table from path to method, and what a request's headers say before
-any handler runs.
+"""What a gRPC endpoint serves: a table from path to method, and what a request's headers decide
+before any handler runs.
 
-`RequestHead` is built once per distinct header block (http2's cache), so everything that depends on
-headers alone is decided here: which method, whether it may be called, its timeout and encodings.
+A `RequestHead` is built once per distinct header block, so everything that depends on headers alone
+is decided here: the method, whether it may be called, its timeout and encodings.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from naiad.transport.http2.limits import Http2StreamError
 
 if TYPE_CHECKING:
     from naiad.transport.grpc.call import Call
-    from naiad.transport.grpc.repeat_form import MessageForm
 
 
 class MessageStream(Protocol):
-    """The handler of one call with a stream of requests. Nothing is called after `on_cancel`, or
-    after the call was finished."""
+    """Handles one call with a stream of requests. No method is called after `on_cancel`, or after
+    the call was finished."""
 
     def on_message(self, message: Buffer) -> None: ...
     def on_half_close(self) -> None: ...
@@ -35,15 +34,9 @@ class MessageStream(Protocol):
 
 
 UnaryHandler: TypeAlias = "Callable[[Call, Buffer], None]"
-"""Gets the one request message; ends the call now or later. May raise GrpcError. `call.on_cancel`
-is for it to set."""
+"""Gets the single request message and ends the call now or later. May raise GrpcError, and may set
+`call.on_cancel`."""
 StreamHandler: TypeAlias = "Callable[[Call], MessageStream]"
-
-
-LearnForm: TypeAlias = "Callable[[bytes, int, RequestHead], MessageForm | None]"
-"""(a request message or the beginning of a large one, its length, its head) -> the form of messages
-that differ from it only in data; None where that is not worth knowing. Of a large one, all but the
-last part must be in its beginning."""
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -51,26 +44,23 @@ class Method(msgspec.Struct, frozen=True):
     unary: UnaryHandler | None = None
     stream: StreamHandler | None = None
     allocate: Allocate | None = None
-    """Memory for large requests."""
+    """Provides memory for large requests."""
     is_compressed: bool = False
-    """Its responses are compressed when the endpoint is told to and the client accepts it."""
-    learn: LearnForm | None = None
-    """Of a unary method that clients call again and again with the like message
-    (naiad.transport.grpc.repeat)."""
+    """Responses are compressed when the endpoint is configured so and the client accepts it."""
 
 
 class RequestHead(msgspec.Struct, frozen=True):
-    """Without a method and without a rejection it is no request at all."""
+    """A head without a method and without a rejection is not a request."""
 
     method: Method | None
     rejection: bytes | None = None
-    """A complete answer, when the headers already decide it."""
+    """A complete response, when the headers already decide it."""
     timeout_ns: int = -1
-    """-1: none."""
+    """-1 when there is no timeout."""
     encoding: str = "identity"
     accepts_gzip: bool = False
     metadata: dict[str, str] = {}
-    """What is neither HTTP's nor gRPC's own. The last one of equal names counts."""
+    """Headers that belong neither to HTTP nor to gRPC. The last one of equal names counts."""
 
 
 _RESERVED = frozenset((
@@ -82,7 +72,7 @@ _CONNECTION_HEADERS = frozenset(
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 
 Guard: TypeAlias = Callable[[Method, dict[str, str]], str | None]
-"""(method, metadata) -> why it may not be called, or None."""
+"""(method, metadata) -> the reason why the method may not be called, or None."""
 
 
 def _malformed(reason: str) -> Http2StreamError:
@@ -90,7 +80,8 @@ def _malformed(reason: str) -> Http2StreamError:
 
 
 def _split(headers: HeaderList) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
-    """Pseudo-headers and the rest. Raises for what RFC 9113 calls malformed."""
+    """Splits off the pseudo-headers. Raises Http2StreamError for headers that RFC 9113 calls
+    malformed."""
     pseudo: dict[bytes, bytes] = {}
     fields: dict[bytes, bytes] = {}
     for name, value in headers:
@@ -114,7 +105,7 @@ def build_head(
 ) -> RequestHead:
     pseudo, fields = _split(headers)
     if not pseudo:
-        return RequestHead(None)  # Trailers; as the beginning of a request they are malformed.
+        return RequestHead(None)  # trailers; malformed as the beginning of a request
     path = pseudo.get(b":path")
     if not path or b":method" not in pseudo or b":scheme" not in pseudo:
         raise _malformed("a request needs :method, :scheme and :path")

@@ -11,8 +11,8 @@ INT32_MAX = 2**31 - 1
 
 
 class GrpcOptions(msgspec.Struct, frozen=True):
-    # --grpc-keepalive-time, -timeout, -permit-without-calls, --grpc-http2-*: gRPC's own meaning of
-    # them.
+    # --grpc-keepalive-time, -timeout, -permit-without-calls and --grpc-http2-* mean what they mean
+    # to gRPC.
     keepalive_time_ms: int = 7_200_000
     keepalive_timeout_ms: int = 20_000
     keepalive_permit_without_calls: bool = False
@@ -20,10 +20,13 @@ class GrpcOptions(msgspec.Struct, frozen=True):
     min_recv_ping_interval_without_data_ms: int = 300_000
     max_ping_strikes: int = 2
     max_connection_age_ms: int = 0
-    """0: connections may live for ever."""
+    """0 sets no limit."""
     max_connection_age_grace_ms: int = 0
-    """0: calls in flight may take as long as they like."""
+    """0 sets no limit for calls in flight."""
 
+    fast_paths: bool = True
+    """`--fast-paths`: requests that repeat an earlier one except for their data skip the full
+    path."""
     infer_response_compression_level: str = "none"
     header_forward_pattern: str = ""
     restricted_protocols: dict[str, tuple[str, str]] = {}
@@ -32,15 +35,15 @@ class GrpcOptions(msgspec.Struct, frozen=True):
 
     max_message_bytes: int = INT32_MAX
     max_buffered_request_bytes: int = 8 * GIB
-    """Of requests that are still being received, over all connections; beyond it new bytes are
-    refused with RESOURCE_EXHAUSTED."""
+    """Bytes of requests that are still being received, over all connections; more are refused with
+    RESOURCE_EXHAUSTED."""
     max_connections: int = 10_000
     first_request_timeout_s: float = 60.0
-    """A connection that has not brought a request by then is closed."""
+    """A connection without a request after this time is closed."""
     receive_stall_timeout_s: float = 60.0
-    """A message of which nothing more arrives for so long fails its call."""
+    """A call fails when nothing more of an incomplete message arrives for this time."""
     send_stall_timeout_s: float = 300.0
-    """A connection that takes nothing of what waits for it for so long is closed."""
+    """A connection that accepts no waiting byte for this time is closed."""
     max_stream_requests_in_flight: int = 1024
-    """Per ModelStreamInfer; above it the stream's window is not renewed."""
+    """The limit for each ModelStreamInfer; above it the stream's window is not renewed."""
     http2: Http2Limits = Http2Limits()

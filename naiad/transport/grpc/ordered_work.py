@@ -1,8 +1,8 @@
 """Work for threads whose results must come back in order: compressing and decompressing the large
 messages of one call.
 
-In:  jobs, each with what to do with its result. Out: those callbacks, on the event loop, in the
-     order of submission.
+In:  jobs, each with a callback for its result. Out: calls of the callbacks, on the event loop, in
+     the order of submission.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OrderedWork:
     def submit(
         self, job: Callable[[], Any], deliver: Callable[[Any], None], *, is_small: bool
     ) -> None:
-        """A small job runs here and now, unless others are still under way."""
+        """Runs a small job at once, unless others are still under way."""
         if is_small and not self._is_running:
             try:
                 result = job()
@@ -41,15 +41,14 @@ class OrderedWork:
         self._start_next()
 
     def then(self, callback: Callable[[Any], None]) -> None:
-        """Called with None after everything that was submitted before."""
+        """Calls `callback` with None after everything that was submitted before."""
         if self._is_running:
             self._waiting.append((None, callback))
         else:
             callback(None)
 
     def cancel(self) -> None:
-        """What has not started never will; a job that runs is not waited for, its result is
-        dropped."""
+        """Jobs that have not started never will. The result of a running job is dropped."""
         self._waiting.clear()
 
     def _start_next(self) -> None:

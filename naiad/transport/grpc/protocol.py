@@ -1,25 +1,23 @@
 """One client connection of the gRPC endpoint: the asyncio protocol around Http2Connection.
 
-In:  bytes from the transport. Out: calls to method handlers; bytes to the transport. What takes too
-     long is Patience's.
-Rule: everything that is sent within one turn of the event loop leaves in one write. Data goes to
-      the transport only while it takes it; the rest waits in the streams, within the limits of
-      http2_limits.py.
+In:  bytes from the transport. Out: calls to method handlers; bytes to the transport. Deadlines are
+     in deadlines.py.
+Rule: everything that is sent within one event loop iteration leaves in one write. Data goes to the
+      transport only while the transport accepts it; the rest waits in the streams, within the
+      limits of http2/limits.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from naiad.transport.grpc.call import Call
-from naiad.transport.grpc.deadlines import Patience
+from naiad.transport.grpc.deadlines import ConnectionDeadlines
+from naiad.transport.grpc.fast_path import StreamOwner
 from naiad.transport.grpc.message import PREFIX_BYTES, MessageReader
 from naiad.transport.grpc.method import RequestHead
-from naiad.transport.grpc.repeat import Repeats
-from naiad.transport.grpc.repeat_call import RepeatedCall
 from naiad.transport.grpc.status import GrpcError, Status
 from naiad.transport.http2.connection import Http2Connection
 from naiad.transport.http2.event import (
@@ -42,15 +40,14 @@ from naiad.transport.http2.stream import CLOSED, Stream
 if TYPE_CHECKING:
     from naiad.transport.grpc.endpoint import GrpcEndpoint
 
-_length_at = struct.Struct(">I").unpack_from
+_read_length = struct.Struct(">I").unpack_from
 _JOIN_BYTES: Final = 64 * KIB
 _WRITE_HIGH_BYTES: Final = 4 * MIB
 _DRAIN_PING: Final = b"draining"
 _HTTP1_TEXT: Final = b"This port speaks gRPC, which is HTTP/2.\n"
-_HTTP1_ANSWER: Final = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-    % len(_HTTP1_TEXT)
-    + _HTTP1_TEXT
+_HTTP1_RESPONSE: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n" % len(_HTTP1_TEXT) + _HTTP1_TEXT
 )
 
 
@@ -69,7 +66,6 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         )
         self.sender = self.connection.sender
         self._incoming = self.connection.incoming
-        self._repeats = Repeats(self)
         self._transport: asyncio.Transport
         self._read_view = endpoint.read_view
         self._max_frame_message_bytes = endpoint.options.max_message_bytes + PREFIX_BYTES
@@ -78,19 +74,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self._is_flush_due = False
         self._is_lost = False
         self._is_drain_final = False
-        self.patience = Patience(self, self.options, endpoint.clock_ns())
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            HeadersReceived: self._on_headers,
-            DataReceived: self._on_data,
-            SinkFilled: self._on_sink_filled,
-            TrailersReceived: self._on_trailers,
-            StreamEnded: self._on_stream_ended,
-            PingReceived: self._on_ping,
-            PingAcknowledged: self._on_ping_acknowledged,
-            SettingsReceived: self._ignore,
-            GoAwayReceived: self._ignore,
-            ConnectionFailed: self._on_failed,
-        }
+        self.deadlines = ConnectionDeadlines(self, self.options, endpoint.clock_ns())
+        make_fast_path = endpoint.make_fast_path
+        self._fast_path = None if make_fast_path is None else make_fast_path(self)
 
     # The transport's side.
 
@@ -124,30 +110,48 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         connection = self.connection
-        self.patience.has_received = True
+        self.deadlines.has_received = True
         self._is_receiving = True
         try:
             if self._is_direct:
                 self._handle(connection.received_into_buffer(nbytes))
             else:
                 view = self._read_view
-                taken = self._repeats.receive(view, nbytes)
-                if taken < nbytes:
+                fast_path = self._fast_path
+                consumed = 0 if fast_path is None else fast_path.consume(view, nbytes)
+                if consumed < nbytes:
                     self._read_view = self.endpoint.read_view
-                    self._handle(connection.receive(bytes(view[taken:nbytes])))
+                    self._handle(connection.receive(bytes(view[consumed:nbytes])))
         finally:
             self._is_receiving = False
         if self.sender.out or self._is_drain_final:
             self.flush()
 
     def _handle(self, events: list[Event]) -> None:
-        handlers = self._handlers
         for event in events:
-            handlers[type(event)](event)
+            match event:
+                case DataReceived():
+                    self._on_data(event)
+                case HeadersReceived():
+                    self._on_headers(event)
+                case SinkFilled():
+                    self._on_sink_filled(event)
+                case TrailersReceived():
+                    self._on_trailers(event)
+                case StreamEnded():
+                    self._on_stream_ended(event)
+                case PingReceived():
+                    self._on_ping()
+                case PingAcknowledged():
+                    self._on_ping_acknowledged(event)
+                case ConnectionFailed():
+                    self._on_failed(event)
+                case SettingsReceived() | GoAwayReceived():
+                    pass
 
     def eof_received(self) -> bool:
-        """A client that only half-closes its socket still gets its answers. TLS has no such
-        thing."""
+        """A client that only half-closes its socket still gets its responses. TLS does not support
+        this."""
         if not self.connection.streams or self._transport.get_extra_info("ssl_object") is not None:
             return False
         self.drain()
@@ -165,7 +169,8 @@ class GrpcProtocol(asyncio.BufferedProtocol):
     # Writing.
 
     def flush_soon(self) -> None:
-        """At the end of this turn of the loop: whatever is answered until then shares one write."""
+        """Flushes at the end of this event loop iteration: all responses until then share one
+        write."""
         if not (self._is_receiving or self._is_flush_due or self._is_lost):
             self._is_flush_due = True
             self.loop.call_soon(self.flush)
@@ -178,7 +183,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         transport = self._transport
         while sender.out:
             num_bytes = sender.out_bytes
-            out = sender.take()
+            out = sender.pop_output()
             if len(out) == 1:
                 transport.write(out[0])
             elif num_bytes <= _JOIN_BYTES:
@@ -189,9 +194,10 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             self.close()
 
     def close(self) -> None:
-        """After what is already written; Patience aborts a transport that cannot finish that."""
-        if not self.patience.closing_ns:
-            self.patience.closing_ns = self.endpoint.clock_ns()
+        """Closes after what is already written. ConnectionDeadlines aborts a transport that cannot
+        finish that."""
+        if not self.deadlines.closing_ns:
+            self.deadlines.closing_ns = self.endpoint.clock_ns()
             self.connection.is_closed = True
             self._transport.close()
 
@@ -216,79 +222,82 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             call.receive([], True)
 
     def _on_data(self, event: DataReceived) -> None:
-        call: Call | RepeatedCall | None = event.stream.context
-        if call is None:
+        owner: StreamOwner | None = event.stream.context
+        if owner is None:
             return
         data = event.data
-        if call.reader is None:
+        if owner.reader is None:
+            call = owner
             assert isinstance(call, Call)
             size = len(data)
             if (
                 event.end_stream
                 and PREFIX_BYTES <= size <= self._max_frame_message_bytes
                 and data[0] == 0
-                and _length_at(data, 1)[0] == size - PREFIX_BYTES
+                and _read_length(data, 1)[0] == size - PREFIX_BYTES
                 and call.handler is None
             ):
-                call.take(data[PREFIX_BYTES:])
+                call.on_message(data[PREFIX_BYTES:])
                 return
             call.reader = MessageReader(
                 self.options.max_message_bytes, self.endpoint.budget, call.method.allocate
             )
-        self._feed(call, event.stream, data, event.end_stream)
+        self._feed(owner, event.stream, data, event.end_stream)
 
     def _feed(
-        self, call: Call | RepeatedCall, stream: Stream, data: bytes | memoryview, end_stream: bool
+        self, owner: StreamOwner, stream: Stream, data: bytes | memoryview, end_stream: bool
     ) -> None:
-        assert call.reader is not None
+        assert owner.reader is not None
         try:
-            messages = call.reader.feed(data)
+            messages = owner.reader.feed(data)
         except GrpcError as error:
-            call.abort(error.status, error.message)
+            owner.abort(error.status, error.message)
             return
-        self._after_read(call, stream)
-        call.receive(messages, end_stream)
+        self._after_read(owner, stream)
+        owner.receive(messages, end_stream)
 
-    def on_begun(self, call: RepeatedCall, data: memoryview, next_read_bytes: int) -> None:
-        """A large request the short way, and what has come of its last part. The next one will be
-        alike, and is better read for the most part into its own memory than into the buffer of this
-        connection."""
-        self._feed(call, call, data, False)
+    def on_arrival_begun(
+        self, owner: StreamOwner, stream: Stream, data: memoryview, next_read_bytes: int
+    ) -> None:
+        """A large request has begun to arrive on the fast path; `data` are the first bytes of its
+        last tensor. The next request will be alike: a short read leaves most of its tensor to be
+        read into the tensor's own memory."""
+        self._feed(owner, stream, data, False)
         self._read_view = self.endpoint.read_view[:next_read_bytes]
 
     def _on_sink_filled(self, event: SinkFilled) -> None:
-        call: Call | RepeatedCall | None = event.stream.context
-        if call is None or call.reader is None:
+        owner: StreamOwner | None = event.stream.context
+        if owner is None or owner.reader is None:
             return
         try:
-            messages = call.reader.filled(event.num_bytes)
+            messages = owner.reader.filled(event.num_bytes)
         except GrpcError as error:
-            call.abort(error.status, error.message)
+            owner.abort(error.status, error.message)
             return
-        self._after_read(call, event.stream)
-        call.receive(messages, event.end_stream)
+        self._after_read(owner, event.stream)
+        owner.receive(messages, event.end_stream)
 
-    def _after_read(self, call: Call | RepeatedCall, stream: Stream) -> None:
-        reader = call.reader
+    def _after_read(self, owner: StreamOwner, stream: Stream) -> None:
+        reader = owner.reader
         assert reader is not None
         stream.sink = reader.sink()
         if reader.is_empty:
-            self.patience.partial.discard(call)
+            self.deadlines.partial.discard(owner)
         else:
-            self.patience.partial.add(call)
+            self.deadlines.partial.add(owner)
 
     def _on_trailers(self, event: TrailersReceived) -> None:
-        call: Call | None = event.stream.context
-        if call is not None:
-            call.receive([], True)
+        owner: StreamOwner | None = event.stream.context
+        if owner is not None:
+            owner.receive([], True)
 
     def _on_stream_ended(self, event: StreamEnded) -> None:
-        call: Call | None = event.stream.context
-        if call is not None:
-            call.cancel()
+        owner: StreamOwner | None = event.stream.context
+        if owner is not None:
+            owner.cancel()
 
-    def _on_ping(self, event: PingReceived) -> None:
-        if self.patience.is_ping_abuse(self.endpoint.clock_ns()):
+    def _on_ping(self) -> None:
+        if self.deadlines.is_ping_abuse(self.endpoint.clock_ns()):
             self.count("too_many_pings")
             self.connection.goaway(
                 self.connection.last_peer_stream_id, ErrorCode.ENHANCE_YOUR_CALM, b"too_many_pings"
@@ -296,17 +305,17 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             self._end_all()
 
     def _on_ping_acknowledged(self, event: PingAcknowledged) -> None:
-        if event.payload == _DRAIN_PING and self.patience.drain_ns:
+        if event.payload == _DRAIN_PING and self.deadlines.drain_ns:
             self.finish_drain()
 
     def _on_failed(self, event: ConnectionFailed) -> None:
         if self.connection.last_peer_stream_id == 0 and event.reason.startswith("not HTTP/2"):
-            self.sender.take()
-            self._transport.write(_HTTP1_ANSWER)
+            self.sender.pop_output()
+            self._transport.write(_HTTP1_RESPONSE)
         self._end_all()
 
     def _end_all(self) -> None:
-        """The connection is over: its calls are cancelled, what is already in the output is still
+        """Ends the connection: its calls are cancelled, and what is already in the output is still
         written."""
         self._cancel_calls()
         self.flush()
@@ -318,9 +327,6 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 stream.context.cancel()
             self.sender.forget(stream)
 
-    def _ignore(self, event: Event) -> None:
-        pass
-
     def drop_slow_reader(self, stream: Stream) -> None:
         self.endpoint.counters.slow_readers_total += 1
         self.sender.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
@@ -328,13 +334,13 @@ class GrpcProtocol(asyncio.BufferedProtocol):
     # The end.
 
     def drain(self) -> None:
-        """No new calls: the client is told, may finish those under way, and the connection closes
-        after the last one."""
-        if self.patience.drain_ns or self.patience.closing_ns:
+        """Accepts no new calls: the client is told, calls under way may finish, and the connection
+        closes after the last one."""
+        if self.deadlines.drain_ns or self.deadlines.closing_ns:
             return
-        self.patience.drain_ns = self.endpoint.clock_ns()
-        # The first GOAWAY refuses nothing: calls that are on their way must not fail. The ping's
-        # answer shows that none are left.
+        self.deadlines.drain_ns = self.endpoint.clock_ns()
+        # The first GOAWAY refuses nothing: calls that are on their way must not fail. The
+        # acknowledgement of the ping shows that none are left.
         self.connection.goaway(MAX_STREAM_ID)
         self.connection.ping(_DRAIN_PING)
         self.flush_soon()
@@ -357,7 +363,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
     def abort(self) -> None:
         self._transport.abort()
 
-    # For Patience.
+    # Called by ConnectionDeadlines.
 
     def give_up(self, cause: str, reason: str) -> None:
         self.count(cause)

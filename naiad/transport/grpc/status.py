@@ -1,6 +1,6 @@
 """How a gRPC call ends: status codes, and the header blocks that carry them.
 
-Blocks are constants wherever the content is; a status with a message is the only one built per
+Blocks are constants where their content is constant; only a status with a message is built per
 call.
 """
 
@@ -33,7 +33,7 @@ class Status(enum.IntEnum):
 
 
 class GrpcError(Exception):
-    """Ends the call it is raised in."""
+    """Ends the call in which it is raised."""
 
     def __init__(self, status: Status, message: str) -> None:
         super().__init__(message)
@@ -52,8 +52,8 @@ GZIP_RESPONSE_HEADERS: Final = encode_headers(
 OK_TRAILERS: Final = encode_headers([(b"grpc-status", b"0")])
 
 MAX_MESSAGE_BYTES: Final = 4096
-"""Of a status message: clients refuse trailers above 8 KiB, and percent-encoding may double the
-length."""
+"""The limit for a status message: clients refuse trailers above 8 KiB, and percent-encoding may
+double the length."""
 _PLAIN: Final = frozenset(range(0x20, 0x7F)) - {ord("%")}
 
 
@@ -89,7 +89,7 @@ def unsupported_encoding(message: str) -> bytes:
 
 
 def http_error(http_status: int, message: str) -> bytes:
-    """For requests that are not gRPC at all."""
+    """The response to a request that is not gRPC."""
     return encode_headers(
         [(b":status", b"%d" % http_status), *_status_fields(Status.UNKNOWN, message)]
     )

@@ -12,7 +12,7 @@ _UNITS_NS = {
 }
 
 MAX_TIMEOUT_NS = 10**18
-"""Three decades. Some clients write `never` as 99999999 hours, which no clock can be set to."""
+"""Three decades. Some clients write `never` as 99999999 hours, which no timer accepts."""
 
 
 def parse_timeout_ns(value: bytes) -> int:

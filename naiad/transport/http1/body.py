@@ -1,8 +1,8 @@
-"""Bodies that are still being received: memory for the bytes, and when they are complete.
+"""Bodies that are still being received: the memory for their bytes, and when they are complete.
 
-A body of known length is received straight into the memory it will be used from (`rest` is what the
-socket fills next); a chunked one is decoded from copies. Rule: memory is committed as bytes arrive,
-whatever length was announced.
+A body of known length is received straight into the memory that is used later (`rest` is what the
+socket fills next); a chunked body is decoded from copies.
+Rule: memory is committed as bytes arrive, whatever length was announced.
 """
 
 from __future__ import annotations
@@ -28,24 +28,23 @@ class FixedBody:
         self.num_bytes = 0
 
     def _allocate(self, head: Head) -> memoryview:
-        """Reserves only: neither the arena's pages nor malloc's are touched before bytes are
-        written to them."""
+        """Only reserves memory: no page is touched before bytes are written to it."""
         if self._is_large and head.route.body_buffer is not None:
             memory = head.route.body_buffer(head.content_length)
             if memory is not None:
                 return memory
         return np.empty(head.content_length, np.uint8).data
 
-    def take(self, data: bytes, start: int) -> int:
-        """Copies what of it is in `data`, which was read before the head was known; returns where
-        `data` goes on."""
+    def feed(self, data: bytes, start: int) -> int:
+        """Copies the part of the body that was read together with the head. Returns the offset in
+        `data` after that part."""
         size = min(len(self.rest), len(data) - start)
         self.rest[:size] = memoryview(data)[start : start + size]
         self.advance(size)
         return start + size
 
     def advance(self, num_bytes: int) -> bool:
-        """The socket has filled so much of `rest`. True when the body is complete."""
+        """The socket has filled `num_bytes` of `rest`. Returns True when the body is complete."""
         self.num_bytes += num_bytes
         self.rest = self.rest[num_bytes:]
         return len(self.rest) == 0
@@ -68,7 +67,7 @@ class ChunkedBody:
         self._decoder = ChunkedDecoder(max_bytes, max_chunks)
         self._large_body_bytes = large_body_bytes
 
-    def take(self, data: bytes, start: int) -> int:
+    def feed(self, data: bytes, start: int) -> int:
         return self._decoder.feed(data, start)
 
     @property

@@ -28,8 +28,7 @@ class _State(enum.Enum):
 
 
 class ChunkError(Exception):
-    """The body cannot be understood or breaks a limit; the connection cannot be used any
-    further."""
+    """The body is malformed or breaks a limit; the connection cannot be used any further."""
 
 
 class BodyTooLargeError(ChunkError):
@@ -52,17 +51,17 @@ class ChunkedDecoder:
         return self._state is _State.DONE
 
     def feed(self, data: bytes, start: int = 0) -> int:
-        """Takes `data` from `start` on; returns where the next request begins, or len(data) when
-        more is needed."""
+        """Decodes `data` from `start` on. Returns the offset where the next request begins, or
+        len(data) when the body needs more."""
         while start < len(data) and self._state is not _State.DONE:
             start = (
-                self._take_data(data, start)
+                self._decode_data(data, start)
                 if self._state is _State.DATA
-                else self._take_line(data, start)
+                else self._decode_line(data, start)
             )
         return start
 
-    def _take_data(self, data: bytes, start: int) -> int:
+    def _decode_data(self, data: bytes, start: int) -> int:
         end = min(len(data), start + self._missing_bytes)
         self.body += memoryview(data)[start:end]
         self._missing_bytes -= end - start
@@ -70,7 +69,7 @@ class ChunkedDecoder:
             self._state = _State.DATA_END
         return end
 
-    def _take_line(self, data: bytes, start: int) -> int:
+    def _decode_line(self, data: bytes, start: int) -> int:
         end = data.find(b"\n", start)
         stop = len(data) if end < 0 else end + 1
         if len(self._line) + stop - start > _MAX_LINE_BYTES:
@@ -110,7 +109,8 @@ class ChunkedDecoder:
         self._num_chunks += 1
         if self._num_chunks > self._max_chunks:
             raise ChunkError(
-                f"Chunked request body exceeds maximum of {self._max_chunks} non-empty chunks. Send fewer or larger HTTP chunks."
+                f"Chunked request body exceeds maximum of {self._max_chunks} non-empty chunks. "
+                "Send fewer or larger HTTP chunks."
             )
         if len(self.body) + size > self._max_body_bytes:
             raise BodyTooLargeError("body too large")

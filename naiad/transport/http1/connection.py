@@ -1,9 +1,11 @@
 """One HTTP/1.1 connection on the event loop: bytes -> exchanges, and the connection's deadlines.
 
-In:  what the socket delivers, through get_buffer/buffer_updated: small requests through a scratch buffer that all connections
-     share, large bodies straight into the memory they will be used from.
-Out: `head.route.handle(exchange)` once per request, on the stack of the read; no task, no future, no timer per request.
-Rule: a connection that broke the protocol is answered once, in its turn, then drained and closed.
+In:  bytes from the socket, through get_buffer/buffer_updated: small requests through a scratch
+     buffer that all connections share, large bodies straight into the memory that is used later.
+Out: `head.route.handle(exchange)` once per request, on the stack of the read; no task, no future
+     and no timer per request. A request that repeats the last one goes to the fast path instead.
+Rule: a connection that breaks the protocol gets one error response, after the responses before it,
+      and is then drained and closed.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from naiad.core.tensor import Buffer
 from naiad.transport.http1.body import ChunkedBody, FixedBody
 from naiad.transport.http1.chunked import BodyTooLargeError, ChunkError
 from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.fast_path import FastPath
 from naiad.transport.http1.head import BROKEN, Head, HeadError
-from naiad.transport.http1.repeated import Repeated
 from naiad.transport.http1.response_head import CONTINUE
-from naiad.transport.http1.response_queue import AnswerQueue
+from naiad.transport.http1.response_queue import ResponseQueue
 
 if TYPE_CHECKING:
     from naiad.transport.http1.endpoint import Http1Endpoint
@@ -32,7 +34,6 @@ _RETRY_SOON = b"Retry-After: 1\r\n"
 
 class Http1Connection(asyncio.BufferedProtocol):
     __slots__ = (
-        "_answers",
         "_body",
         "_endpoint",
         "_fixed_body",
@@ -46,6 +47,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         "_limits",
         "_pending",
         "_received_bytes",
+        "_responses",
         "_scratch",
         "_since_s",
         "_stalled_since_s",
@@ -53,7 +55,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     )
 
     _transport: asyncio.Transport
-    _answers: AnswerQueue
+    _responses: ResponseQueue
 
     def __init__(self, endpoint: Http1Endpoint) -> None:
         self._endpoint = endpoint
@@ -61,22 +63,24 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._heads = endpoint.heads
         self._scratch = endpoint.scratch
         self._pending = b""
-        """Received and not understood yet: the beginning of a request, or requests that wait for
-        their turn."""
+        """Received and not parsed yet: the beginning of a request, or requests that wait until
+        earlier ones have ended."""
         self._body: FixedBody | ChunkedBody | None = None
         self._fixed_body: FixedBody | None = None
-        """The same, when the socket fills it directly."""
+        """Equal to `_body` while the socket fills it directly."""
         self._has_continue_due = False
         self._is_parsing = False
         self._is_draining = False
-        """Nothing that the client still sends counts."""
+        """Everything that the client still sends is ignored."""
         self._is_broken = False
-        """The request could not be received: there may be more of it on the way."""
+        """The request could not be received, and the rest of it may still be on its way."""
         self._is_reading_paused = False
         self._received_bytes = 0
-        """Of the request that is being received (at least 1), or drained; 0 between requests."""
+        """Bytes of the request that is being received (at least 1), or of what is being drained; 0
+        between requests."""
         self._since_s = endpoint.now_s
-        """When the connection became idle, began to receive a request, or began to drain."""
+        """The time when the connection became idle, began to receive a request, or began to
+        drain."""
         self._stalled_since_s = 0.0
         self._last_unsent_bytes = 0
 
@@ -84,8 +88,11 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._answers = AnswerQueue(
-            self, self._transport, self._endpoint.turn, self._limits.max_stream_buffer_bytes
+        self._responses = ResponseQueue(
+            self,
+            self._transport,
+            self._endpoint.flush_scheduler,
+            self._limits.max_stream_buffer_bytes,
         )
         reason = self._endpoint.admit(self)
         if reason is not None:
@@ -98,14 +105,14 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._body = self._fixed_body = None
         self._is_draining = True
         self._endpoint.forget(self)
-        self._answers.close()
+        self._responses.close()
 
     def eof_received(self) -> bool:
-        """A client that closes its side gets no more answers: Triton's clients never half-close,
+        """A client that closes its side gets no more responses: Triton's clients never half-close,
         and cancelling at once matters more."""
         self._is_draining = True
-        self._answers.flush()
-        self._answers.disconnect()
+        self._responses.flush()
+        self._responses.disconnect()
         return False
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -125,43 +132,43 @@ class Http1Connection(asyncio.BufferedProtocol):
         if self._pending:
             data = self._pending + data
             self._pending = b""
-        answers = self._answers
-        again = answers.again
+        responses = self._responses
+        fast_path = responses.fast_path
         if (
-            again is not None
-            and not answers.exchanges
-            and not answers.is_paused
+            fast_path is not None
+            and not responses.exchanges
+            and not responses.is_paused
             and self._body is None
         ):
-            if (not again.size or len(data) == again.size) and self._begin_again(again, data):
+            if self._consume(fast_path, data):
                 return
-            if again.is_head(data):
-                # Many clients send head and body one after the other, and some are read in between:
-                # the body is on its way.
+            if fast_path.is_head(data):
+                # Many clients send head and body by two calls, and some reads fall in between: the
+                # body is on its way.
                 self._pending = data
                 self._note_receiving()
                 return
         self._parse(data)
 
     def pause_writing(self) -> None:
-        self._answers.set_paused(is_paused=True)
+        self._responses.set_paused(is_paused=True)
 
     def resume_writing(self) -> None:
-        self._answers.set_paused(is_paused=False)
+        self._responses.set_paused(is_paused=False)
         self._resume()
 
     # Requests.
 
     def _parse(self, data: bytes) -> None:
-        """Takes as many whole requests out of `data` as may be worked on now; keeps the rest."""
+        """Handles as many whole requests of `data` as may be under way at once; keeps the rest."""
         self._is_parsing = True
-        answers = self._answers
+        responses = self._responses
         start, size = 0, len(data)
         while start < size and not self._is_draining:
             if self._body is not None:
                 start = self._continue_body(self._body, data, start)
                 continue
-            if len(answers.exchanges) >= self._limits.max_pipelined or answers.is_paused:
+            if len(responses.exchanges) >= self._limits.max_pipelined or responses.is_paused:
                 self._hold(data[start:])
                 break
             end = data.find(_HEAD_END, start)
@@ -172,10 +179,10 @@ class Http1Connection(asyncio.BufferedProtocol):
             key = data[start:end]
             head = self._heads.get(key)
             if head is None:
-                key = key.lstrip(b"\r\n")  # empty lines before a request are ignored: RFC 9112, 2.2
+                key = key.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a request are ignored
                 if not key:
                     start = end
-                    self._received_bytes = 0  # they are not the beginning of a request
+                    self._received_bytes = 0  # empty lines do not begin a request
                     continue
                 head = self._new_head(key)
                 if head is None:
@@ -185,9 +192,9 @@ class Http1Connection(asyncio.BufferedProtocol):
                 start = self._begin_body(head, data, end)
                 continue
             start = stop
-            answers.is_corked = start < size
+            responses.is_corked = start < size
             self._dispatch(head, data[end:stop])
-        self._is_parsing = answers.is_corked = False
+        self._is_parsing = responses.is_corked = False
 
     def _new_head(self, data: bytes) -> Head | None:
         try:
@@ -214,8 +221,8 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._received_bytes = 1
 
     def _begin_body(self, head: Head, data: bytes, start: int) -> int:
-        """The request's body is not all in `data`, or is not to be taken from it. Returns where to
-        go on in `data`."""
+        """Handles a request whose body is not wholly in `data`, or is too large to be copied from
+        it. Returns the offset in `data` after the part that belongs to the body."""
         limits = self._limits
         max_bytes = head.route.max_body_bytes or limits.max_body_bytes
         if head.content_length > max_bytes:
@@ -239,7 +246,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _continue_body(self, body: FixedBody | ChunkedBody, data: bytes, start: int) -> int:
         try:
-            start = body.take(data, start)
+            start = body.feed(data, start)
         except BodyTooLargeError:
             assert isinstance(body, ChunkedBody)
             self._refuse_body(body.head, None, body.max_bytes)
@@ -248,7 +255,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._refuse(400, str(error))
             return len(data)
         if body.is_complete:
-            self._answers.is_corked = start < len(data)
+            self._responses.is_corked = start < len(data)
             self._end_body(body)
         else:
             self._received_bytes = body.num_bytes + 1
@@ -263,11 +270,11 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _dispatch(self, head: Head, body: Buffer, receive_start_ns: int = 0) -> None:
         self._received_bytes = 0
         self._endpoint.num_requests += 1
-        exchange = Exchange(self._answers, head, body)
+        exchange = Exchange(self._responses, head, body)
         exchange.receive_start_ns = receive_start_ns
-        self._answers.exchanges.append(exchange)
+        self._responses.exchanges.append(exchange)
         if not head.keep_alive:
-            # nothing after this request counts; its answer ends the connection
+            # The response ends the connection: everything after this request is ignored.
             self._is_draining = True
         try:
             head.route.handle(exchange)
@@ -280,25 +287,26 @@ class Http1Connection(asyncio.BufferedProtocol):
             else:
                 exchange.respond_error(500, "internal error")
 
-    def _begin_again(self, again: Repeated, data: bytes) -> bool:
+    def _consume(self, fast_path: FastPath, data: bytes) -> bool:
         received_bytes, self._received_bytes = self._received_bytes, 0
         try:
-            if not again.begin(self._answers, data):
+            if not fast_path.consume(self._responses, data):
                 self._received_bytes = received_bytes
                 return False
         except Exception:
-            log.error(f"the handler of a repeated request failed: {traceback.format_exc()}")
-            answers = self._answers
-            # what has failed halfway may still hear of this request: it is not used for another
-            answers.again = None
-            if answers.exchanges and not answers.exchanges[0].is_started:
-                answers.exchanges[0].respond_error(500, "internal error")
+            log.error(f"the fast path of an HTTP connection failed: {traceback.format_exc()}")
+            responses = self._responses
+            # The response to this request may still reach the failed fast path: no other request
+            # may use it.
+            responses.fast_path = None
+            if responses.exchanges and not responses.exchanges[0].is_started:
+                responses.exchanges[0].respond_error(500, "internal error")
             else:
                 self.abort()
         self._endpoint.num_requests += 1
         return True
 
-    # Waiting for a turn.
+    # Requests that wait for earlier ones.
 
     def _hold(self, data: bytes) -> None:
         self._pending = data
@@ -307,8 +315,8 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        """A turn became free: goes on with what was held back."""
-        if self._is_parsing or self._answers.is_paused or self._is_draining:
+        """Continues with the requests that were held back."""
+        if self._is_parsing or self._responses.is_paused or self._is_draining:
             return
         if self._pending:
             data, self._pending = self._pending, b""
@@ -318,17 +326,17 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _send_continue(self) -> None:
-        if self._has_continue_due and not self._answers.exchanges:
+        if self._has_continue_due and not self._responses.exchanges:
             self._has_continue_due = False
-            self._answers.flush()
+            self._responses.flush()
             self._transport.write(CONTINUE)
 
     # The end.
 
-    def on_answered(self) -> None:
+    def on_idle(self) -> None:
         if self._received_bytes == 0:
             self._since_s = self._endpoint.now_s
-            if self._answers.is_stopping and self.is_idle:
+            if self._responses.is_stopping and self.is_idle:
                 self.close()
                 return
         elif self._has_continue_due:
@@ -336,9 +344,9 @@ class Http1Connection(asyncio.BufferedProtocol):
         if self._pending or self._is_reading_paused:
             self._resume()
 
-    def on_last_answer(self) -> None:
+    def on_last_response(self) -> None:
         self._is_draining = True
-        self._answers.disconnect()
+        self._responses.disconnect()
         self._since_s = self._endpoint.now_s
         if not self._is_broken:
             self._transport.close()
@@ -350,19 +358,21 @@ class Http1Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def _refuse(self, status: int, message: str, headers: bytes = b"") -> None:
-        """Answers what cannot be served, in its turn, and closes; reads on for a while so that the
-        client sees the answer."""
+        """Sends an error response after the responses before it, then closes. The connection keeps
+        reading for a while so that the client sees the response."""
         self._abandon_request()
         self._endpoint.num_refused += 1
-        exchange = Exchange(self._answers, BROKEN, b"")
-        self._answers.exchanges.append(exchange)
+        exchange = Exchange(self._responses, BROKEN, b"")
+        self._responses.exchanges.append(exchange)
         exchange.respond_error(status, message, headers)
 
     def _refuse_body(self, head: Head, size: int | None, max_bytes: int) -> None:
-        words = head.route.oversize_message
+        oversize_message = head.route.oversize_message
         self._refuse(
             400,
-            f"request body exceeds {max_bytes} bytes" if words is None else words(size, max_bytes),
+            f"request body exceeds {max_bytes} bytes"
+            if oversize_message is None
+            else oversize_message(size, max_bytes),
         )
 
     def _abandon_request(self) -> None:
@@ -380,26 +390,26 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        return not self._answers.exchanges and not self._pending and self._body is None
+        return not self._responses.exchanges and not self._pending and self._body is None
 
     def stop(self) -> None:
-        """Finish what has begun, then close."""
-        self._answers.is_stopping = True
+        """Closes when the requests under way have ended."""
+        self._responses.is_stopping = True
         if self.is_idle:
             self.close()
 
     def close(self) -> None:
-        """After what has been written is sent."""
+        """Closes after the transport has sent what was written."""
         self._is_draining = True
-        self._answers.flush()
+        self._responses.flush()
         self._transport.close()
 
     def abort(self) -> None:
         self._is_draining = True
-        self._answers.disconnect()
+        self._responses.disconnect()
         self._transport.abort()
 
-    # Deadlines, once per sweep of the endpoint.
+    # Deadlines; checked once per sweep of the endpoint.
 
     def check_deadlines(self, now_s: float) -> None:
         limits = self._limits
@@ -410,7 +420,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._last_unsent_bytes = 0
         waited_s = now_s - self._since_s
         if self._is_draining:
-            if not self._answers.exchanges and waited_s > limits.linger_timeout_s:
+            if not self._responses.exchanges and waited_s > limits.linger_timeout_s:
                 self.abort()
         elif self._received_bytes:
             if (

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from naiad.transport.http1.connection import Http1Connection
-from naiad.transport.http1.flush import FlushTurn
+from naiad.transport.http1.flush import FlushScheduler
 from naiad.transport.http1.head import Head, parse_head
 from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.http1.route import Router
@@ -23,7 +23,7 @@ _SCRATCH_BYTES = 64 * 1024
 _MAX_CACHED_HEADS = 1024
 _MAX_CACHED_HEAD_BYTES = 1024
 _MAX_REFUSED_CONNECTIONS = 1024
-"""Open at once beyond the limit, each only to be told so."""
+"""Connections beyond the limit that may be open at once, each to receive one error response."""
 
 
 class Http1Endpoint:
@@ -31,18 +31,18 @@ class Http1Endpoint:
         self, router: Router, limits: Http1Limits, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         self.limits = limits
-        self.turn: FlushTurn
+        self.flush_scheduler: FlushScheduler
         self.connections: set[Http1Connection] = set()
         self.heads: dict[bytes, Head] = {}
-        """Heads by their bytes: clients repeat theirs, and parsing one costs more than all the rest
+        """Heads by their bytes: clients repeat their heads, and parsing one costs more than the rest
         of a small request."""
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        """One for all connections: what is read into it is taken out before the next read."""
+        """Shared by all connections: each read is copied out of it before the next one."""
         self.now_s = clock_s()
         """The time of the latest sweep: exact enough for deadlines and free to read."""
         self.num_requests = 0
         self.num_connections = 0
-        """Accepted since the start."""
+        """The number of connections accepted since the start."""
         self.num_refused = 0
         self.num_slow_readers = 0
         self._router = router
@@ -53,10 +53,10 @@ class Http1Endpoint:
         self._all_closed: asyncio.Event | None = None
 
     def protocol_factory(self) -> Http1Connection:
-        """For `loop.create_server`; call it on the loop that serves."""
+        """Meant for `loop.create_server`; must be called on the loop that serves."""
         if not self.connections:
             self._loop = asyncio.get_running_loop()
-            self.turn = FlushTurn(self._loop)
+            self.flush_scheduler = FlushScheduler(self._loop)
             self.now_s = self._clock_s()
         return Http1Connection(self)
 
@@ -68,8 +68,7 @@ class Http1Endpoint:
         head.is_inline = not head.is_chunked and head.content_length <= min(
             max_bytes, self.limits.large_body_bytes
         )
-        # A traceparent is new with every request: such heads would only push out those that come
-        # again.
+        # A traceparent is new with every request: such heads would only push out heads that repeat.
         if len(data) <= _MAX_CACHED_HEAD_BYTES and b"traceparent" not in head.headers:
             if len(self.heads) >= _MAX_CACHED_HEADS:
                 self.heads.clear()
@@ -79,7 +78,7 @@ class Http1Endpoint:
     # Connections.
 
     def admit(self, connection: Http1Connection) -> str | None:
-        """Why it cannot be served, for it to be told; None when it is welcome."""
+        """Returns the reason why the connection is refused, or None when it is admitted."""
         self.connections.add(connection)
         self.num_connections += 1
         if self._sweep_timer is None:
@@ -120,8 +119,8 @@ class Http1Endpoint:
     # The end.
 
     async def stop(self, grace_s: float) -> None:
-        """The listening sockets are closed already: finishes what is in work, closes what is idle,
-        aborts the rest after `grace_s`."""
+        """Finishes requests under way, closes idle connections, and aborts the rest after
+        `grace_s`. The caller has closed the listening sockets."""
         self._is_stopping = True
         self._all_closed = asyncio.Event()
         for connection in list(self.connections):

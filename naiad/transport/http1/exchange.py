@@ -1,10 +1,11 @@
-"""One request and its answer: what a handler sees of an HTTP/1.1 connection.
+"""One request and its response: what a handler sees of an HTTP/1.1 connection.
 
-In:  made by Http1Connection when the whole request is there; `handle(exchange)` is called at once.
+In:  Http1Connection makes an exchange when the whole request has arrived and calls
+     `handle(exchange)` at once.
 Out: exactly one of `respond` (or `respond_parts`), or `start_stream`, `send_chunk`...,
      `end_stream`; now or later, on the event loop.
-Rule: after the client is gone every call here is accepted and does nothing; `on_disconnect` tells
-      when that happens.
+Rule: after the client is gone every call here is accepted and does nothing; the callback given to
+      `on_disconnect` is called when that happens.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ from naiad.transport.http1.response_head import (
 )
 
 if TYPE_CHECKING:
-    from naiad.transport.http1.repeated import Repeated
-    from naiad.transport.http1.response_queue import AnswerQueue
+    from naiad.transport.http1.fast_path import FastPath
+    from naiad.transport.http1.response_queue import ResponseQueue
 
 _JOIN_BYTES = 64 * 1024
-"""Up to here parts of an answer are copied together: one small copy is cheaper than a scattered
+"""The parts of a smaller response are copied together: one small copy is cheaper than a scattered
 write."""
 
 
 class Exchange:
     __slots__ = (
-        "_answers",
         "_is_chunked",
         "_on_disconnect",
         "_on_flow",
+        "_responses",
         "body",
         "head",
         "is_ended",
@@ -47,26 +48,26 @@ class Exchange:
         "waiting_bytes",
     )
 
-    def __init__(self, answers: AnswerQueue | None, head: Head, body: Buffer) -> None:
+    def __init__(self, responses: ResponseQueue | None, head: Head, body: Buffer) -> None:
         self.head = head
         self.body = body
         self.receive_start_ns = 0
-        """When the first byte of the body came, on the monotonic clock; 0 when the request came in
-        one piece."""
+        """When the first byte of the body arrived, on the monotonic clock; 0 when the request
+        arrived in one piece."""
         self.is_started = False
         self.is_ended = False
         self.should_close = False
-        """The answer ends the connection."""
+        """The response ends the connection."""
         self.waiting: list[Buffer] | None = None
-        """Output that may not be written yet: an earlier request of the connection is still
-        unanswered."""
+        """Output that may not be written yet: an earlier request of the connection still waits for
+        its response."""
         self.waiting_bytes = 0
-        self._answers: AnswerQueue | None = answers
+        self._responses: ResponseQueue | None = responses
         self._on_disconnect: Callable[[], None] | None = None
         self._on_flow: Callable[[bool], None] | None = None
         self._is_chunked = False
 
-    # What the handler calls.
+    # Called by the handler.
 
     @property
     def trace_name(self) -> str:
@@ -80,68 +81,68 @@ class Exchange:
         self.respond_parts(status, headers, [body], len(body))
 
     def respond_parts(self, status: int, headers: bytes, parts: list[Buffer], size: int) -> None:
-        """`size` is the sum of the parts' sizes. Large parts are written without a copy: their
-        memory is held until then."""
-        answers = self._answers
-        if answers is None or self.is_started:
+        """`size` is the sum of the parts' sizes. Large parts are written without a copy: the
+        exchange keeps them alive until then."""
+        responses = self._responses
+        if responses is None or self.is_started:
             return
         self.is_started = self.is_ended = True
-        if self.head.is_plain and not answers.is_stopping:
+        if self.head.is_plain and not responses.is_stopping:
             rendered = render_head(status, headers, size)
         else:
-            self.should_close = answers.is_stopping or not self.head.keep_alive
+            self.should_close = responses.is_stopping or not self.head.keep_alive
             rendered = render_special_head(
                 self.head, status, headers, size, should_close=self.should_close
             )
             if self.head.is_head:
                 parts, size = [], 0
         if size < _JOIN_BYTES:
-            answers.send(self, b"".join((rendered, *parts)))
+            responses.send(self, b"".join((rendered, *parts)))
         else:
-            answers.send_parts(self, [rendered, *(part for part in parts if len(part))])
+            responses.send_parts(self, [rendered, *(part for part in parts if len(part))])
 
-    def respond_again(self, start: bytes, data: list[Buffer]) -> bool:
-        """An answer whose head and first bytes have been rendered before. False when this one needs
-        a head of its own."""
-        answers = self._answers
-        if answers is None or self.is_started:
+    def respond_rendered(self, parts: list[Buffer]) -> bool:
+        """`parts` are a whole response, head included. False: nothing has happened, because this
+        response needs a head of its own."""
+        responses = self._responses
+        if responses is None or self.is_started:
             return True
-        if not self.head.is_plain or answers.is_stopping:
+        if not self.head.is_plain or responses.is_stopping:
             return False
         self.is_started = self.is_ended = True
-        answers.send(self, b"".join([start, *data]))
+        responses.send(self, b"".join(parts))
         return True
 
     def respond_error(self, status: int, message: str, headers: bytes = b"") -> None:
         self.respond(status, JSON_TYPE + headers, error_body(message))
 
     def start_stream(self, status: int, headers: bytes) -> None:
-        answers = self._answers
-        if answers is None or self.is_started:
+        responses = self._responses
+        if responses is None or self.is_started:
             return
         self.is_started = True
-        self.should_close = answers.is_stopping or not self.head.keep_alive or self.head.is_http10
+        self.should_close = responses.is_stopping or not self.head.keep_alive or self.head.is_http10
         self._is_chunked = not self.head.is_http10 and not self.head.is_head
-        answers.send(
+        responses.send(
             self,
             render_special_head(self.head, status, headers, None, should_close=self.should_close),
         )
 
     def send_chunk(self, data: bytes) -> None:
-        answers = self._answers
-        if answers is None or self.is_ended or not data or self.head.is_head:
+        responses = self._responses
+        if responses is None or self.is_ended or not data or self.head.is_head:
             return
-        answers.send(self, b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+        responses.send(self, b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     def end_stream(self) -> None:
-        answers = self._answers
-        if answers is None or self.is_ended:
+        responses = self._responses
+        if responses is None or self.is_ended:
             return
         self.is_ended = True
-        answers.send(self, LAST_CHUNK if self._is_chunked else b"")
+        responses.send(self, LAST_CHUNK if self._is_chunked else b"")
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
-        """The callback runs once, at once, when the client closes or resets the connection before
+        """`callback` is called once, as soon as the client closes or resets the connection before
         the response is complete."""
         if self.is_disconnected:
             callback()
@@ -149,24 +150,24 @@ class Exchange:
             self._on_disconnect = callback
 
     def on_flow(self, callback: Callable[[bool], None]) -> None:
-        """Called with True when the client does not keep up with a stream, with False when it does
-        again."""
+        """`callback` is called with True when the client does not keep up with a stream, and with
+        False when it does again."""
         self._on_flow = callback
 
-    def expect_again(self, again: Repeated) -> None:
-        """The next request of the connection may be like this one."""
-        if self._answers is not None:
-            self._answers.again = again
+    def set_fast_path(self, fast_path: FastPath) -> None:
+        """The next request of the connection may repeat this one."""
+        if self._responses is not None:
+            self._responses.fast_path = fast_path
 
     @property
     def is_disconnected(self) -> bool:
-        return self._answers is None and not self.is_ended
+        return self._responses is None and not self.is_ended
 
-    # What the connection calls.
+    # Called by the connection.
 
     def detach(self) -> None:
-        """The answer has been handed to the socket."""
-        self._answers = None
+        """The response has been written to the transport."""
+        self._responses = None
         self._on_disconnect = self._on_flow = None
 
     def set_flow(self, *, is_paused: bool) -> None:
@@ -174,7 +175,7 @@ class Exchange:
             self._on_flow(is_paused)
 
     def disconnect(self) -> None:
-        self._answers = None
+        self._responses = None
         self.waiting = None
         self._on_flow = None
         callback, self._on_disconnect = self._on_disconnect, None

@@ -1,9 +1,9 @@
-"""When the answers of many connections are written: together, at the end of the turn of the event
-loop in which they became ready.
+"""Decides when the responses of many connections are written: together, at the end of the event
+loop iteration in which they became ready.
 
-A write wakes the client, and a client that is woken for one answer goes back to sleep before the
-next: under load, writing many answers in a row costs a third less CPU on both sides than writing
-each as it is made. A connection that is served alone writes at once.
+A write wakes the client, and a client that is woken for one response goes back to sleep before the
+next one. Under load, writing many responses in a row costs a third less CPU on both sides than
+writing each response as it is made. A connection that is served alone writes at once.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import asyncio
 from typing import Protocol
 
 _MAX_DUE = 16
-"""So many answers are not kept waiting for more."""
+"""This many waiting queues are flushed at once."""
 
 
 class Flushable(Protocol):
     def flush(self) -> None: ...
 
 
-class FlushTurn:
-    """One per endpoint."""
+class FlushScheduler:
+    """Each endpoint has one."""
 
     __slots__ = ("_due", "_is_scheduled", "_latest", "_loop")
 
@@ -31,7 +31,7 @@ class FlushTurn:
         self._latest: Flushable | None = None
 
     def is_alone(self, queue: Flushable) -> bool:
-        """No other connection was answered since this one."""
+        """No other connection has sent a response since this one did."""
         if self._latest is queue:
             return True
         self._latest = queue

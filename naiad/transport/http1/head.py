@@ -1,9 +1,9 @@
 """The head of an HTTP/1.1 request: bytes -> Head, a pure function of the bytes.
 
-In:  everything up to and including the blank line. Out: Head, or HeadError with the status to
-     answer. llhttp checks the grammar; this file adds what a server must decide itself: framing
-     (request smuggling), Host, limits.
-Rule: a Head depends on nothing but the bytes, so equal bytes may share one Head (http1.py caches
+In:  everything up to and including the blank line. Out: a Head, or a HeadError with the status of
+     the response. llhttp checks the grammar; this file adds what a server must decide itself:
+     framing (request smuggling), Host, limits.
+Rule: a Head depends on nothing but the bytes, so equal bytes may share one Head (endpoint.py caches
       them).
 """
 
@@ -41,7 +41,7 @@ class HeadError(Exception):
 
 
 class Head:
-    """One request head. Shared between requests with the same bytes: never changed after `route` is
+    """One request head. Requests with the same bytes share it, so it never changes after `route` is
     set."""
 
     __slots__ = (
@@ -65,14 +65,15 @@ class Head:
 
     def __init__(self) -> None:
         self.text = b""
-        """As it was sent."""
+        """The bytes of the head, as they were sent."""
         self.method = ""
         self.path = b""
-        """Without query, not percent-decoded; only the path of an absolute-form target."""
+        """The path without the query, not percent-decoded; only the path of an absolute-form
+        target."""
         self.headers: dict[bytes, bytes] = {}
-        """Names in lower case; repeated fields joined with ", "."""
+        """Values by lower-case name; the values of repeated fields are joined with ", "."""
         self.names: dict[bytes, bytes] = {}
-        """From the lower case name to the name as it was sent."""
+        """Names as they were sent, by lower-case name."""
         self.content_length = 0
         self.is_chunked = False
         self.is_head = False
@@ -80,10 +81,10 @@ class Head:
         self.keep_alive = True
         self.expects_continue = False
         self.is_inline = False
-        """Set with `route`: the body is so small that it is taken from the bytes that came with the
-        head."""
+        """The body is so small that it is copied from the bytes that arrived with the head. Set
+        together with `route`."""
         self.is_plain = True
-        """Nothing special about the answer's framing: HTTP/1.1, kept alive, not HEAD."""
+        """The response needs no special framing: HTTP/1.1, kept alive, not HEAD."""
 
 
 def _broken() -> Head:
@@ -93,11 +94,11 @@ def _broken() -> Head:
 
 
 BROKEN = _broken()
-"""Stands for the head of a request that could not be understood."""
+"""The head of a request that could not be parsed."""
 
 
 class _Collector:
-    """Callbacks of httptools for one head."""
+    """Implements the callbacks of httptools for one head."""
 
     def __init__(self, max_headers: int) -> None:
         self.target = b""
@@ -125,7 +126,7 @@ def parse_head(data: bytes, limits: Http1Limits) -> Head:
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade:
-        pass  # an offer to change the protocol may be ignored
+        pass  # a server may ignore an offer to change the protocol
     except httptools.HttpParserCallbackError as error:
         if isinstance(error.__context__, HeadError):
             raise error.__context__ from None
@@ -175,8 +176,8 @@ def _path(target: bytes, method: str) -> bytes:
 
 def _merge(fields: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     headers: dict[bytes, bytes] = {}
-    for given_name, value in fields:
-        name = given_name.lower()
+    for sent_name, value in fields:
+        name = sent_name.lower()
         if name not in headers:
             headers[name] = value
         elif name in _UNIQUE:
@@ -193,7 +194,7 @@ def _decide_framing(head: Head) -> None:
     length = headers.get(b"content-length")
     encoding = headers.get(b"transfer-encoding")
     if encoding is not None:
-        # A proxy in front may believe the other one of the two: RFC 9112, 6.1.
+        # RFC 9112, 6.1: a proxy in front may rely on the other one of the two.
         if length is not None or head.is_http10:
             raise HeadError(400, "malformed request: ambiguous body length")
         if encoding.lower() != b"chunked":

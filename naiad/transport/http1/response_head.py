@@ -1,7 +1,8 @@
-"""The head of an HTTP/1.1 answer: status line and framing fields, rendered from precomputed pieces.
+"""The head of an HTTP/1.1 response: status line and framing fields, rendered from precomputed
+pieces.
 
-Frontends give their own header fields as finished bytes (each line with its CRLF); this file adds
-what depends on the request.
+Frontends pass their own header fields as finished bytes (each line with its CRLF); this file adds
+the fields that depend on the request.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ _NO_BODY = frozenset((204, 304))
 
 
 def render_head(status: int, headers: bytes, size: int) -> bytes:
-    """For the common case (`Head.is_plain`) of an answer with a known size."""
+    """Renders the common case (`Head.is_plain`): a response with a known size."""
     return b"%bContent-Length: %d\r\n%b\r\n" % (STATUS_LINES[status], size, headers)
 
 
 def render_special_head(
     head: Head, status: int, headers: bytes, size: int | None, *, should_close: bool
 ) -> bytes:
-    """`size` None: a stream, chunked for HTTP/1.1 and ended by closing for HTTP/1.0."""
+    """`size` is None for a stream, which is chunked for HTTP/1.1 and ends with the connection for
+    HTTP/1.0."""
     parts = [STATUS_LINES[status]]
     if size is None:
         if not head.is_http10:

@@ -1,9 +1,9 @@
-"""The answers of one HTTP/1.1 connection, written in the order of its requests.
+"""The responses of one HTTP/1.1 connection, written in the order of its requests.
 
-In:  parts of answers, from exchanges, in any order between exchanges. Out: writes to the transport,
-     joined where they meet.
-Rule: only this file writes to the socket; the first exchange of the queue writes through, the
-      others wait.
+In:  parts of responses from exchanges, in any order between exchanges. Out: writes to the
+     transport; parts that become ready together are joined.
+Rule: only this file writes responses to the socket. The first exchange in the queue writes through,
+      the others wait.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from naiad.core.tensor import Buffer
-from naiad.transport.http1.flush import FlushTurn
+from naiad.transport.http1.flush import FlushScheduler
 
 if TYPE_CHECKING:
     from naiad.transport.http1.exchange import Exchange
-    from naiad.transport.http1.repeated import Repeated
+    from naiad.transport.http1.fast_path import FastPath
 
 _FLUSH_BYTES = 64 * 1024
-"""So much is not kept until the end of the turn."""
+"""Output of this size is written at once, not at the end of the event loop iteration."""
 _PAUSE_BYTES = 64 * 1024
-"""A stream that waits for its turn is held back when it has so much to send."""
+"""A stream that is not first in the queue is paused when it has buffered this much."""
 
 
-class AnswersOwner(Protocol):
-    def on_answered(self) -> None:
-        """All requests so far are answered."""
+class ResponseQueueOwner(Protocol):
+    def on_idle(self) -> None:
+        """All requests so far have been responded to."""
 
-    def on_last_answer(self) -> None:
-        """An answer that ends the connection has been written."""
+    def on_last_response(self) -> None:
+        """A response that ends the connection has been written."""
 
     def on_slow_reader(self) -> None:
         """A stream's unsent bytes exceed the limit."""
 
 
-class AnswerQueue:
+class ResponseQueue:
     __slots__ = (
         "_flush_is_due",
         "_max_stream_buffer_bytes",
         "_out",
         "_out_bytes",
         "_owner",
+        "_scheduler",
         "_transport",
-        "_turn",
-        "again",
         "exchanges",
+        "fast_path",
         "is_corked",
         "is_paused",
         "is_stopping",
@@ -54,34 +54,36 @@ class AnswerQueue:
 
     def __init__(
         self,
-        owner: AnswersOwner,
+        owner: ResponseQueueOwner,
         transport: asyncio.Transport,
-        turn: FlushTurn,
+        scheduler: FlushScheduler,
         max_stream_buffer_bytes: int,
     ) -> None:
         self._owner = owner
         self._transport: asyncio.Transport | None = transport
-        self._turn = turn
+        self._scheduler = scheduler
         self._max_stream_buffer_bytes = max_stream_buffer_bytes
         self._out: list[Buffer] = []
         self._out_bytes = 0
         self._flush_is_due = False
         self.exchanges: deque[Exchange] = deque()
-        self.again: Repeated | None = None
-        """What the next request of the connection is compared with."""
+        self.fast_path: FastPath | None = None
+        """Tried first with the next request of the connection."""
         self.is_corked = False
-        """More requests of the same read follow: their answers may still join this write."""
+        """More requests of the same read follow; their responses may still join this write."""
         self.is_paused = False
+        """The transport's write buffer is full."""
         self.is_stopping = False
-        """The server shuts down: every answer ends its connection."""
+        """The server is shutting down: every response ends its connection."""
 
     def send(self, exchange: Exchange, data: bytes) -> None:
-        """Part of the exchange's answer; the last part when `exchange.is_ended`."""
+        """`data` is a part of the exchange's response, and the last part when
+        `exchange.is_ended`."""
         exchanges = self.exchanges
         if exchanges[0] is not exchange:
             self._wait(exchange, [data], len(data))
             return
-        if self._out or self.is_corked or len(exchanges) > 1 or not self._turn.is_alone(self):
+        if self._out or self.is_corked or len(exchanges) > 1 or not self._scheduler.is_alone(self):
             self._out.append(data)
             self._out_bytes += len(data)
             if self._out_bytes > _FLUSH_BYTES:
@@ -96,25 +98,26 @@ class AnswerQueue:
             self._check_stream_buffer(0)
 
     def send_whole(self, exchange: Exchange, data: bytes) -> None:
-        """All of a small answer: the short way of `send` and `_end` for the only exchange."""
+        """`data` is a small response as a whole. Equal to `send`, but made for speed when the
+        exchange is the only one."""
         exchanges = self.exchanges
         if len(exchanges) > 1 or self._out or self.is_corked:
             self.send(exchange, data)
             return
-        if not self._turn.is_alone(self):
+        if not self._scheduler.is_alone(self):
             self._out.append(data)
             self._out_bytes = len(data)
             if not self._flush_is_due:
                 self._flush_is_due = True
-                self._turn.add(self)
+                self._scheduler.add(self)
         elif self._transport is not None:
             self._transport.write(data)
         exchanges.clear()
         exchange.detach()
-        self._owner.on_answered()
+        self._owner.on_idle()
 
     def send_parts(self, exchange: Exchange, parts: list[Buffer]) -> None:
-        """A whole answer, without copying its parts together."""
+        """`parts` are a whole response; they are not copied together."""
         if self.exchanges[0] is not exchange:
             self._wait(exchange, parts, 0)
             return
@@ -135,21 +138,21 @@ class AnswerQueue:
             self._transport.writelines(out)
 
     def set_paused(self, *, is_paused: bool) -> None:
-        """The client takes less than is written, or all of it again."""
+        """The transport's write buffer has become full, or has room again."""
         self.is_paused = is_paused
         if self.exchanges:
             self.exchanges[0].set_flow(is_paused=is_paused)
 
     def disconnect(self) -> None:
-        """Nobody takes these answers any more: their work is cancelled."""
+        """The client is gone: the work of every exchange is cancelled."""
         while self.exchanges:
             self.exchanges.popleft().disconnect()
 
     def close(self) -> None:
         self._transport = None
-        self._turn.forget(self)
+        self._scheduler.forget(self)
         self._out.clear()
-        self.again = None
+        self.fast_path = None
         self.disconnect()
 
     def _wait(self, exchange: Exchange, parts: list[Buffer], stream_bytes: int) -> None:
@@ -171,17 +174,17 @@ class AnswerQueue:
             self._owner.on_slow_reader()
 
     def _end(self, exchange: Exchange) -> None:
-        """The first exchange is answered: the next ones have their turn."""
+        """The first exchange has ended: those after it may write."""
         exchanges = self.exchanges
         while True:
             exchanges.popleft()
             exchange.detach()
             if exchange.should_close:
                 self.flush()
-                self._owner.on_last_answer()
+                self._owner.on_last_response()
                 return
             if not exchanges:
-                self._owner.on_answered()
+                self._owner.on_idle()
                 return
             exchange = exchanges[0]
             if exchange.waiting is not None:
@@ -193,7 +196,7 @@ class AnswerQueue:
                 return
 
     def _flush_soon(self) -> None:
-        """Answers that become ready in one turn of the event loop leave in one write."""
+        """Responses that become ready in one event loop iteration leave in one write."""
         if not self._flush_is_due:
             self._flush_is_due = True
-            self._turn.add(self)
+            self._scheduler.add(self)

@@ -1,7 +1,7 @@
-"""What the transport must know about where a request goes; built by a frontend, one per distinct
-request head.
+"""What the transport knows about the destination of a request; a frontend builds one route per
+distinct request head.
 
-Rule: everything here follows from the request head alone, so that it can be kept with it.
+Rule: everything here follows from the request head alone, so the route can be cached with it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ class Route:
         oversize_message: Callable[[int | None, int], str] | None = None,
     ) -> None:
         self.handle = handle
-        """Called with the whole request; answers now or later, and never raises for bad input."""
+        """Called with the whole request. Responds now or later, and never raises for bad input."""
         self.max_body_bytes = max_body_bytes
-        """Below the transport's own limit; None: the transport's limit alone."""
+        """A limit below the transport's own; None applies the transport's limit alone."""
         self.body_buffer = body_buffer
-        """Memory for a large body of so many bytes; None or a None result: the transport takes its
-        own."""
+        """Returns memory for a large body of the given size. The transport uses its own memory when
+        this is None or returns None."""
         self.oversize_message = oversize_message
-        """Words for a body of so many bytes (None: unknown) above the limit."""
+        """Returns the error message for a body above the limit, given its size (None when unknown)
+        and the limit."""
 
 
 Router: TypeAlias = "Callable[[Head], Route]"

@@ -2,8 +2,8 @@
 out.
 
 In:  `receive(data)` with whatever the transport read. Out: events; what must be written is in
-     `sender.take()`.
-Rule: whatever the peer sends, `receive` returns. A broken stream is reset, a broken connection ends
+     `sender.pop_output()`.
+Rule: `receive` returns whatever the peer sends. A broken stream is reset; a broken connection ends
       with one ConnectionFailed event and a GOAWAY in the output. Memory held here is at most one
       incomplete frame that is not DATA, and the header block in progress.
 """
@@ -52,7 +52,7 @@ from naiad.transport.http2.frame import (
     u32,
     window_update_frame,
 )
-from naiad.transport.http2.frame_budget import Purse
+from naiad.transport.http2.frame_budget import FrameBudget
 from naiad.transport.http2.frame_check import check_frame
 from naiad.transport.http2.hpack import HeaderBlocks, HeaderList, HpackDecoder
 from naiad.transport.http2.incoming import (
@@ -96,20 +96,20 @@ class Http2Connection:
         self.is_closed = False
         self.last_peer_stream_id = 0
         self.goaway_last_stream_id = MAX_STREAM_ID
-        """Of the GOAWAY that we sent: streams above it are refused."""
+        """The last stream id in the GOAWAY that we sent: streams above it are refused."""
 
         self._next_stream_id = 1
         self.header_blocks = HeaderBlocks(HpackDecoder(limits.max_header_list_bytes), make_head)
-        self._purse = Purse(limits, self.sender, clock_ns)
-        self.incoming = IncomingData(limits, self.sender, self._purse, is_server=is_server)
-        self._control = ControlFrames(limits, self.sender, self._purse, is_server=is_server)
+        self._frame_budget = FrameBudget(limits, self.sender, clock_ns)
+        self.incoming = IncomingData(limits, self.sender, self._frame_budget, is_server=is_server)
+        self._control = ControlFrames(limits, self.sender, self._frame_budget, is_server=is_server)
         self._block: IncomingBlock | None = None
         self._held = b""
         self._skip_left = 0
         self._is_preface_due = is_server
         self._is_settings_due = True
         self._is_plain = False
-        """The peer's SETTINGS were seen and no header block is in progress: everyday frames need no
+        """The peer's SETTINGS were seen and no header block is in progress: common frames need no
         further checks."""
         self._handlers: dict[int, FrameHandler] = {
             **self._control.handlers(),
@@ -164,8 +164,7 @@ class Http2Connection:
         self.sender.control(goaway_frame(last_stream_id, code, debug))
 
     def pause(self, stream: Stream) -> None:
-        """The stream's window is no longer renewed: what the peer may still send is what it was
-        promised before."""
+        """Stops renewing the stream's window: the peer may still send what it was promised."""
         stream.is_paused = True
 
     def resume(self, stream: Stream) -> None:
@@ -182,15 +181,15 @@ class Http2Connection:
                 if self.sender.unread_control_bytes > self.limits.max_queued_control_bytes:
                     raise too_much(
                         "unread_control_frames",
-                        "the peer does not read our answers to its control frames",
+                        "the peer does not read our acknowledgements of its control frames",
                     )
             except Http2ConnectionError as fault:
                 self._fail(fault, events)
         return events
 
     def receive_buffer(self) -> memoryview | None:
-        """Where the transport may put the next bytes: the consumer's own memory, when they are the
-        rest of a large DATA frame."""
+        """Memory of the consumer for the next bytes, when they are the rest of a large DATA
+        frame."""
         return (
             None
             if self._held or self.is_closed or not self.incoming.frame_left
@@ -203,30 +202,30 @@ class Http2Connection:
         self.incoming.sink_filled(num_bytes, events)
         return events
 
-    # Requests whose bytes are known beforehand (naiad.transport.grpc.repeat).
+    # The fast path (naiad.fastpath.grpc_connection), which parses and checks frames itself.
 
     def room(self, data_bytes: int, num_updates: int) -> int:
-        """How many streams the next bytes may open, each with one DATA frame that ends it and so
-        many WINDOW_UPDATE frames, far from every limit. 0 in the midst of a frame or a header
-        block, and at the end."""
+        """The number of streams that the next bytes may open without coming near a limit, each with
+        one DATA frame that ends it and `num_updates` WINDOW_UPDATE frames. 0 inside a frame or a
+        header block, and when the connection is closed."""
         data = self.incoming
         if self._held or data.frame_left or self._skip_left or not self._is_plain or self.is_closed:
             return 0
         return min(
             self.limits.max_concurrent_streams - len(self.streams),
             (data.acknowledge_at - 1 - data.unacknowledged_bytes) // data_bytes,
-            self._purse.control.coins // num_updates,
+            self._frame_budget.control.tokens // num_updates,
         )
 
     def opened(self, last_stream_id: int, count: int, data_bytes: int, num_updates: int) -> None:
-        """So many, no more than there was `room` for, have been opened and are in `streams`. The
-        totals of their frames are given."""
+        """`count` streams, no more than there was `room` for, have been opened and are in
+        `streams`. `data_bytes` and `num_updates` are the totals of their frames."""
         self.last_peer_stream_id = last_stream_id
         self.counters.streams_total += count
         data = self.incoming
         data.window -= data_bytes
         data.unacknowledged_bytes += data_bytes
-        self._purse.control.coins -= num_updates
+        self._frame_budget.control.tokens -= num_updates
 
     def _fail(self, fault: Http2ConnectionError, events: list[Event]) -> None:
         self.is_closed = True
@@ -240,52 +239,54 @@ class Http2Connection:
         if self._held:
             data = self._held + data
             self._held = b""
-        at, end = 0, len(data)
+        offset, end = 0, len(data)
         if self._is_preface_due:
-            at = self._take_preface(data)
-            if not at:
+            offset = self._read_preface(data)
+            if not offset:
                 self._held = data
                 return
         if self.incoming.frame_left:
-            at = self.incoming.go_on(data, at, events)
+            offset = self.incoming.resume(data, offset, events)
         elif self._skip_left:
-            at = self._skip(at, end)
-        while end - at >= HEADER_BYTES:
-            length, flags, stream_id = _parse_header(data, at)
+            offset = self._skip(offset, end)
+        while end - offset >= HEADER_BYTES:
+            length, flags, stream_id = _parse_header(data, offset)
             kind = length & 255
             length >>= 8
-            payload = at + HEADER_BYTES
+            payload = offset + HEADER_BYTES
             frame_end = payload + length
             if self._is_plain:
                 if kind == DATA:
-                    next_at = self._on_data(
+                    next_offset = self._on_data(
                         data, payload, length, flags, stream_id & MAX_STREAM_ID, events
                     )
-                    if next_at < 0:
+                    if next_offset < 0:
                         break
-                    at = next_at
+                    offset = next_offset
                     continue
                 if kind == HEADERS and frame_end <= end:
                     self._on_headers(
                         data, payload, frame_end, flags, stream_id & MAX_STREAM_ID, events
                     )
-                    at = frame_end
+                    offset = frame_end
                     continue
                 if kind == WINDOW_UPDATE and length == 4 and frame_end <= end:
                     self._on_window_update(
                         data[payload:frame_end], flags, stream_id & MAX_STREAM_ID, events
                     )
-                    at = frame_end
+                    offset = frame_end
                     continue
-            at = self._other_frame(data, at, length, kind, flags, stream_id & MAX_STREAM_ID, events)
-            if at < 0:
-                at = payload - HEADER_BYTES
+            offset = self._other_frame(
+                data, offset, length, kind, flags, stream_id & MAX_STREAM_ID, events
+            )
+            if offset < 0:
+                offset = payload - HEADER_BYTES
                 break
-        if at < end:
-            self._held = data[at:]
+        if offset < end:
+            self._held = data[offset:]
 
-    def _take_preface(self, data: bytes) -> int:
-        """Its length, or 0 while it is incomplete."""
+    def _read_preface(self, data: bytes) -> int:
+        """The length of the preface, or 0 while it is incomplete."""
         if not data.startswith(PREFACE[: len(data)]):
             raise protocol_error(
                 "not HTTP/2: the connection does not begin with the client preface"
@@ -295,31 +296,31 @@ class Http2Connection:
         self._is_preface_due = False
         return len(PREFACE)
 
-    def _skip(self, at: int, end: int) -> int:
-        skipped = min(self._skip_left, end - at)
+    def _skip(self, offset: int, end: int) -> int:
+        skipped = min(self._skip_left, end - offset)
         self._skip_left -= skipped
-        return at + skipped
+        return offset + skipped
 
     def _other_frame(
         self,
         data: bytes,
-        at: int,
+        offset: int,
         length: int,
         kind: int,
         flags: int,
         stream_id: int,
         events: list[Event],
     ) -> int:
-        """A frame that is no everyday one. Returns the position after it, -1 when it is not
+        """Handles a frame that is not common. Returns the offset after it, or -1 when it is not
         complete."""
         if self._is_settings_due and (kind != SETTINGS or flags & ACK):
             raise protocol_error("the first frame must be SETTINGS")
         if self._block is not None and (kind != CONTINUATION or stream_id != self._block.stream_id):
             raise protocol_error("a header block was interrupted by another frame")
         check_frame(kind, flags, stream_id, length, self.limits)
-        payload = at + HEADER_BYTES
+        payload = offset + HEADER_BYTES
         if kind > CONTINUATION:
-            self._purse.pay(kind)
+            self._frame_budget.charge(kind)
             self._skip_left = length
             return self._skip(payload, len(data))
         frame_end = payload + length
@@ -334,26 +335,32 @@ class Http2Connection:
     # DATA.
 
     def _on_data(
-        self, data: bytes, at: int, length: int, flags: int, stream_id: int, events: list[Event]
+        self, data: bytes, offset: int, length: int, flags: int, stream_id: int, events: list[Event]
     ) -> int:
         stream = self.streams.get(stream_id)
         if stream is None:
             if self._is_idle(stream_id):
                 raise protocol_error(f"DATA on stream {stream_id}, which was never opened")
-            self._purse.pay(DATA)
-        return self.incoming.begin(data, at, length, flags, stream, events)
+            self._frame_budget.charge(DATA)
+        return self.incoming.begin(data, offset, length, flags, stream, events)
 
     # HEADERS and CONTINUATION.
 
     def _on_headers(
-        self, data: bytes, at: int, frame_end: int, flags: int, stream_id: int, events: list[Event]
+        self,
+        data: bytes,
+        offset: int,
+        frame_end: int,
+        flags: int,
+        stream_id: int,
+        events: list[Event],
     ) -> None:
-        if frame_end - at > self.limits.max_header_block_bytes or not stream_id:
-            check_frame(HEADERS, flags, stream_id, frame_end - at, self.limits)
+        if frame_end - offset > self.limits.max_header_block_bytes or not stream_id:
+            check_frame(HEADERS, flags, stream_id, frame_end - offset, self.limits)
         block = (
-            strip_headers_padding(data, at, frame_end, flags)
+            strip_headers_padding(data, offset, frame_end, flags)
             if flags & (PADDED | PRIORITY_FLAG)
-            else data[at:frame_end]
+            else data[offset:frame_end]
         )
         if flags & END_HEADERS:
             self._on_block(block, stream_id, flags & END_STREAM != 0, events)
@@ -387,11 +394,11 @@ class Http2Connection:
         elif is_new := stream is None and self._is_idle(stream_id):
             self._check_new_id(stream_id)
         try:
-            # Decoded whatever becomes of the stream: the block may change the dynamic table.
+            # Every block is decoded, even for a refused stream: it may change the dynamic table.
             head = self.header_blocks.head(block)
         except Http2StreamError as fault:
             if stream is None:
-                self._purse.pay(HEADERS)
+                self._frame_budget.charge(HEADERS)
                 self.sender.reset_id(stream_id, fault.code)
             else:
                 self._reset(stream, fault.code, events)
@@ -431,14 +438,14 @@ class Http2Connection:
         self.last_peer_stream_id = stream_id
 
     def _open_peer_stream(self, stream_id: int) -> Stream | None:
-        """A new request. None when it was refused."""
+        """Opens the stream of a new request. None when the request is refused."""
         self.counters.streams_total += 1
         if (
             len(self.streams) >= self.limits.max_concurrent_streams
             or stream_id > self.goaway_last_stream_id
         ):
             self.counters.streams_refused_total += 1
-            self._purse.pay(HEADERS)
+            self._frame_budget.charge(HEADERS)
             self.sender.reset_id(stream_id, ErrorCode.REFUSED_STREAM)
             return None
         stream = Stream(stream_id, self.sender.initial_window, self.limits.stream_window_bytes)
@@ -446,14 +453,14 @@ class Http2Connection:
         return stream
 
     def _check_late_headers(self, stream_id: int) -> None:
-        """HEADERS on a closed stream are ignored where they may have crossed our reset of it."""
+        """Ignores HEADERS on a closed stream that may have crossed our reset of it."""
         if stream_id not in self.sender.reset_ids:
             raise Http2ConnectionError(
                 ErrorCode.STREAM_CLOSED,
                 "stream_id",
                 f"HEADERS on stream {stream_id}, which is closed",
             )
-        self._purse.pay(HEADERS)
+        self._frame_budget.charge(HEADERS)
 
     def _is_idle(self, stream_id: int) -> bool:
         if stream_id % 2 == 0:
@@ -475,7 +482,7 @@ class Http2Connection:
     ) -> None:
         stream = self.streams.get(stream_id)
         self.counters.resets_received_total += 1
-        self._purse.pay(RST_STREAM)
+        self._frame_budget.charge(RST_STREAM)
         if stream is None:
             if self._is_idle(stream_id):
                 raise protocol_error(f"RST_STREAM on stream {stream_id}, which was never opened")
@@ -486,14 +493,14 @@ class Http2Connection:
         if is_answered:
             self.sender.num_finished += 1
         else:
-            self._purse.pay_reset()
+            self._frame_budget.charge_reset()
 
     # Windows.
 
     def _on_window_update(
         self, payload: bytes, flags: int, stream_id: int, events: list[Event]
     ) -> None:
-        self._purse.pay(WINDOW_UPDATE)
+        self._frame_budget.charge(WINDOW_UPDATE)
         increment = u32.unpack(payload)[0] & MAX_WINDOW
         if stream_id == 0:
             if increment == 0:

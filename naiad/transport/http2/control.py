@@ -37,7 +37,7 @@ from naiad.transport.http2.frame import (
     ping_frame,
     u32,
 )
-from naiad.transport.http2.frame_budget import Purse
+from naiad.transport.http2.frame_budget import FrameBudget
 from naiad.transport.http2.limits import Http2ConnectionError, Http2Limits, protocol_error, too_much
 from naiad.transport.http2.sender import Http2Sender
 
@@ -47,11 +47,16 @@ FrameHandler: TypeAlias = Callable[[bytes, int, int, list[Event]], None]
 
 class ControlFrames:
     def __init__(
-        self, limits: Http2Limits, sender: Http2Sender, purse: Purse, *, is_server: bool
+        self,
+        limits: Http2Limits,
+        sender: Http2Sender,
+        frame_budget: FrameBudget,
+        *,
+        is_server: bool,
     ) -> None:
         self._limits = limits
         self._sender = sender
-        self._purse = purse
+        self._frame_budget = frame_budget
         self._is_server = is_server
         self.peer_max_concurrent_streams = MAX_STREAM_ID
 
@@ -64,7 +69,7 @@ class ControlFrames:
         }
 
     def _on_settings(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
-        self._purse.pay(SETTINGS)
+        self._frame_budget.charge(SETTINGS)
         if flags & ACK:
             return
         settings = parse_settings(payload)
@@ -75,8 +80,8 @@ class ControlFrames:
             )
         for key, value in settings:
             self._apply(key, value)
-        # First this: the peer knows by it from where on its new values hold, and ends streams that
-        # use a larger window before.
+        # The acknowledgement goes first: it tells the peer from where on its new values apply, and
+        # peers end streams that use a larger window before.
         self._sender.control(SETTINGS_ACK)
         self._sender.pump()
         events.append(SettingsReceived())
@@ -91,8 +96,8 @@ class ControlFrames:
                     "SETTINGS_INITIAL_WINDOW_SIZE above 2^31-1",
                 )
             if value != sender.initial_window:
-                # All open streams are touched: a peer with many of them pays more.
-                self._purse.pay(SETTINGS, 1 + len(sender.streams) // 8)
+                # All open streams are updated, so the charge grows with their number.
+                self._frame_budget.charge(SETTINGS, 1 + len(sender.streams) // 8)
                 sender.change_initial_window(value)
         elif key == SETTINGS_MAX_FRAME_SIZE:
             if not MIN_MAX_FRAME_BYTES <= value <= MAX_MAX_FRAME_BYTES:
@@ -104,7 +109,7 @@ class ControlFrames:
             raise protocol_error(f"SETTINGS_ENABLE_PUSH {value}")
 
     def _on_ping(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
-        self._purse.pay(PING)
+        self._frame_budget.charge(PING)
         if flags & ACK:
             events.append(PingAcknowledged(payload))
             return
@@ -112,9 +117,9 @@ class ControlFrames:
         events.append(PingReceived())
 
     def _on_goaway(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
-        self._purse.pay(GOAWAY)
+        self._frame_budget.charge(GOAWAY)
         last_stream_id = u32.unpack_from(payload, 0)[0] & MAX_STREAM_ID
         events.append(GoAwayReceived(last_stream_id, u32.unpack_from(payload, 4)[0], payload[8:]))
 
     def _on_priority(self, payload: bytes, flags: int, stream_id: int, events: list[Event]) -> None:
-        self._purse.pay(PRIORITY)
+        self._frame_budget.charge(PRIORITY)

@@ -1,5 +1,4 @@
-"""What a received HTTP/2 byte stream means to the layer above: the output of
-Http2Connection.receive."""
+"""The events that Http2Connection.receive returns to the layer above."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ class HeadersReceived(msgspec.Struct, frozen=True, gc=False):
 
     stream: Stream
     head: Any
-    """What the connection's `make_head` built from the header list; shared by equal blocks, so
-    never changed."""
+    """The result of the connection's `make_head`; equal blocks share it, so it never changes."""
     end_stream: bool
 
 
@@ -26,7 +24,7 @@ class TrailersReceived(msgspec.Struct, frozen=True, gc=False):
 
 
 class DataReceived(msgspec.Struct, frozen=True, gc=False):
-    """Part of a stream's data, frame boundaries not kept. `data` may be a view of the bytes given
+    """A part of a stream's data; frame boundaries are lost. `data` may be a view of the bytes given
     to `receive`."""
 
     stream: Stream
@@ -44,8 +42,8 @@ class SinkFilled(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamEnded(msgspec.Struct, frozen=True, gc=False):
-    """The stream is gone before both sides finished it: reset by the peer, or by us for what `code`
-    says."""
+    """The stream was reset before both sides finished it, by the peer or by us, for the reason
+    `code`."""
 
     stream: Stream
     code: int
@@ -53,7 +51,7 @@ class StreamEnded(msgspec.Struct, frozen=True, gc=False):
 
 
 class PingReceived(msgspec.Struct, frozen=True, gc=False):
-    """Already answered; the layer above only judges how often they come."""
+    """The ping is acknowledged already; the layer above only judges how often pings come."""
 
 
 class PingAcknowledged(msgspec.Struct, frozen=True, gc=False):
@@ -71,8 +69,8 @@ class GoAwayReceived(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConnectionFailed(msgspec.Struct, frozen=True, gc=False):
-    """The peer broke the protocol or a limit. A GOAWAY is in the output; nothing more is read, the
-    transport must be closed."""
+    """The peer broke the protocol or a limit. A GOAWAY is in the output, nothing more is read, and
+    the transport must be closed."""
 
     code: int
     reason: str

@@ -1,7 +1,6 @@
 """HTTP/2 frames as bytes: numbers of RFC 9113, and one builder per frame that we send.
 
-Rule: no state here. What a frame means for a connection or a stream is decided in
-      http2_connection.py.
+Rule: this file has no state. connection.py decides what a frame means for a connection or stream.
 """
 
 from __future__ import annotations
@@ -114,9 +113,9 @@ def headers_frame(
         frame_header.pack(max_frame_bytes << 8 | HEADERS, int(end_stream), stream_id),
         block[:max_frame_bytes],
     ]
-    for at in range(max_frame_bytes, len(block), max_frame_bytes):
-        piece = block[at : at + max_frame_bytes]
-        is_last = at + max_frame_bytes >= len(block)
+    for offset in range(max_frame_bytes, len(block), max_frame_bytes):
+        piece = block[offset : offset + max_frame_bytes]
+        is_last = offset + max_frame_bytes >= len(block)
         parts.append(
             frame_header.pack(
                 len(piece) << 8 | CONTINUATION, END_HEADERS if is_last else 0, stream_id

@@ -1,8 +1,8 @@
-"""What a peer may spend: every frame that costs us work and brings no request forward is paid for.
+"""The budget of a peer: every frame that costs work and brings no request forward is charged.
 
-Two purses per connection. Time refills both; what we sent refills the one for control frames, since
-it asks for acknowledgements, and streams that ended well the one for resets. An empty purse ends
-the connection.
+Each connection has two budgets. Time refills both. Frames that we send refill the budget for
+control frames, because they provoke acknowledgements; streams that end normally refill the budget
+for resets. An exhausted budget ends the connection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from naiad.transport.http2.limits import FloodMeter, Http2Limits, too_much
 from naiad.transport.http2.sender import Http2Sender
 
 
-class Purse:
+class FrameBudget:
     __slots__ = ("_finished_seen", "_frames_seen", "_limits", "_resets", "_sender", "control")
 
     def __init__(
@@ -27,21 +27,21 @@ class Purse:
         self.control = FloodMeter(limits.control_frame_burst, limits.control_frames_per_s, clock_ns)
         self._resets = FloodMeter(limits.reset_burst, limits.resets_per_s, clock_ns)
 
-    def pay(self, kind: int, coins: int = 1) -> None:
-        """For a control frame, or for a frame of `kind` that came to nothing."""
-        if not self.control.pay(coins):
+    def charge(self, kind: int, tokens: int = 1) -> None:
+        """Charges a control frame, or a frame of `kind` that had no effect."""
+        if not self.control.charge(tokens):
             self._refund()
-            if not self.control.pay(0):
+            if not self.control.charge(0):
                 name = FRAME_NAMES[kind] if kind < len(FRAME_NAMES) else "unknown"
                 raise too_much(
                     f"{name.lower()}_flood", f"too many control frames, the last one {name}"
                 )
 
-    def pay_reset(self) -> None:
-        """For a stream that the peer opened and then reset."""
-        if not self._resets.pay():
+    def charge_reset(self) -> None:
+        """Charges a stream that the peer opened and then reset."""
+        if not self._resets.charge():
             self._refund()
-            if not self._resets.pay(0):
+            if not self._resets.charge(0):
                 raise too_much("rapid_reset", "too many streams were opened and reset")
 
     def _refund(self) -> None:

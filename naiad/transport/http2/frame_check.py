@@ -1,5 +1,5 @@
-"""All that can be said of a frame from its header alone, so that nothing absurd is waited for. DATA
-is checked where it is read."""
+"""Checks what a frame's header alone can show, so that an invalid frame is not waited for. DATA is
+checked where it is read."""
 
 from __future__ import annotations
 

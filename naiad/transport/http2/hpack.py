@@ -1,10 +1,10 @@
 """HPACK (RFC 7541): header blocks <-> header lists. Huffman decoding and the static table come from
 the `hpack` library.
 
-Its decoder is replaced because it costs 14 us for a block that this one reads in 3, and does not
-say whether a block changed the dynamic table, which is what allows equal blocks to be looked up
-instead of decoded (`HeaderBlocks`). We send literals that are never indexed, so a block is a
-constant and no encoder state exists.
+The library's decoder is replaced because it costs 14 us for a block that this one reads in 3, and
+because it does not tell whether a block changed the dynamic table. Knowing that allows equal blocks
+to be looked up instead of decoded (`HeaderBlocks`). We send literals that are never indexed, so a
+block is a constant and no encoder state exists.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ def _huffman(data: bytes) -> bytes:
         raise _MalformedError("bad Huffman code") from error
 
 
-def _integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """The integer whose prefix is `block[at] & mask`, and the position after it."""
-    value = block[at] & mask
-    at += 1
+def _integer(block: bytes, offset: int, mask: int) -> tuple[int, int]:
+    """The integer whose prefix is `block[offset] & mask`, and the offset after it."""
+    value = block[offset] & mask
+    offset += 1
     if value < mask:
-        return value, at
+        return value, offset
     shift = 0
     for _ in range(_MAX_INTEGER_BYTES):
-        byte = block[at]
-        at += 1
+        byte = block[offset]
+        offset += 1
         value += (byte & 127) << shift
         if byte < 128:
-            return value, at
+            return value, offset
         shift += 7
     raise _MalformedError("integer too long")
 
 
-def _string(block: bytes, at: int) -> tuple[bytes, int]:
-    is_huffman = block[at] & 128
-    size, at = _integer(block, at, 127)
-    end = at + size
+def _string(block: bytes, offset: int) -> tuple[bytes, int]:
+    is_huffman = block[offset] & 128
+    size, offset = _integer(block, offset, 127)
+    end = offset + size
     if end > len(block):
         raise _MalformedError("string longer than its block")
-    text = block[at:end]
+    text = block[offset:end]
     return (_huffman(text) if is_huffman else text), end
 
 
@@ -94,7 +94,7 @@ class HpackDecoder:
         self._table_limit_bytes = table_bytes
         self._max_list_bytes = max_header_list_bytes
         self.changes = 0
-        """Grows whenever the dynamic table changes."""
+        """Increases whenever the dynamic table changes."""
 
     def decode(self, block: bytes) -> HeaderList:
         try:
@@ -110,22 +110,24 @@ class HpackDecoder:
 
     def _decode(self, block: bytes) -> HeaderList:
         headers: HeaderList = []
-        at, end, size = 0, len(block), 0
-        while at < end:
-            byte = block[at]
+        offset, end, size = 0, len(block), 0
+        while offset < end:
+            byte = block[offset]
             if byte >= 128:
-                index, at = (byte & 127, at + 1) if byte < 255 else _integer(block, at, 127)
+                index, offset = (
+                    (byte & 127, offset + 1) if byte < 255 else _integer(block, offset, 127)
+                )
                 field = self._entry(index)
             elif byte >= 64:
-                field, at = self._literal(block, at, 63)
+                field, offset = self._literal(block, offset, 63)
                 self._insert(field)
             elif byte >= 32:
                 if headers:
                     raise _MalformedError("table size update after a field")
-                at = self._resize(block, at)
+                offset = self._resize(block, offset)
                 continue
             else:
-                field, at = self._literal(block, at, 15)
+                field, offset = self._literal(block, offset, 15)
             size += len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
             if size > self._max_list_bytes:
                 raise too_much(
@@ -144,14 +146,14 @@ class HpackDecoder:
             raise _MalformedError("index past the table")
         return self._entries[index]
 
-    def _literal(self, block: bytes, at: int, mask: int) -> tuple[tuple[bytes, bytes], int]:
-        index, at = _integer(block, at, mask)
+    def _literal(self, block: bytes, offset: int, mask: int) -> tuple[tuple[bytes, bytes], int]:
+        index, offset = _integer(block, offset, mask)
         if index:
             name = self._entry(index)[0]
         else:
-            name, at = _string(block, at)
-        value, at = _string(block, at)
-        return (name, value), at
+            name, offset = _string(block, offset)
+        value, offset = _string(block, offset)
+        return (name, value), offset
 
     def _insert(self, field: tuple[bytes, bytes]) -> None:
         self.changes += 1
@@ -159,8 +161,8 @@ class HpackDecoder:
         self._size_bytes += len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
         self._evict()
 
-    def _resize(self, block: bytes, at: int) -> int:
-        size, at = _integer(block, at, 31)
+    def _resize(self, block: bytes, offset: int) -> int:
+        size, offset = _integer(block, offset, 31)
         if size > self._table_limit_bytes:
             raise _MalformedError(
                 f"table size {size} is above the allowed {self._table_limit_bytes}"
@@ -168,7 +170,7 @@ class HpackDecoder:
         self.changes += 1
         self._table_bytes = size
         self._evict()
-        return at
+        return offset
 
     def _evict(self) -> None:
         while self._size_bytes > self._table_bytes:
@@ -177,10 +179,11 @@ class HpackDecoder:
 
 
 class HeaderBlocks:
-    """Header blocks -> heads, each distinct block decoded once per state of the dynamic table.
+    """Turns header blocks into heads; each distinct block is decoded once per state of the dynamic
+    table.
 
-    Invariant: every cached head was decoded with the table as it is now, from a block that left it
-               so.
+    Invariant: every cached head was decoded with the table as it is now, from a block that did not
+               change it.
     """
 
     __slots__ = ("_cache", "_make_head", "decoder")
@@ -195,8 +198,8 @@ class HeaderBlocks:
         return self._decode(block) if head is None else head
 
     def known(self, block: bytes) -> Any:
-        """The head of a block that means the same as when it came last, and leaves the table as it
-        is; None of any other."""
+        """The head of a block that means what it meant when it was last decoded and does not change
+        the table; None for any other block."""
         return self._cache.get(block)
 
     def _decode(self, block: bytes) -> Any:
@@ -237,8 +240,8 @@ _STATIC_NAME: Final = _static_names()
 
 
 def encode_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A block that needs and changes no table: static fields by index, the rest as literals without
-    indexing."""
+    """Encodes a block that needs and changes no dynamic table: static fields by index, the rest as
+    literals without indexing."""
     parts: list[bytes] = []
     for name, value in headers:
         index = _STATIC_INDEX.get((name, value))

@@ -1,7 +1,7 @@
-"""The two things of a connection that arrive in parts: DATA frames, handed on as they come, and
-header blocks, kept until complete.
+"""What arrives in parts on a connection: DATA frames, passed on as they come, and header blocks,
+kept until they are complete.
 
-Rule: a DATA frame counts against the windows when its header arrives, and is given back when its
+Rule: a DATA frame is charged to the windows when its header arrives, and returned to them when its
       bytes do.
 """
 
@@ -16,7 +16,7 @@ from naiad.transport.http2.frame import (
     ErrorCode,
     window_update_frame,
 )
-from naiad.transport.http2.frame_budget import Purse
+from naiad.transport.http2.frame_budget import FrameBudget
 from naiad.transport.http2.limits import (
     Http2ConnectionError,
     Http2Limits,
@@ -36,19 +36,19 @@ from naiad.transport.http2.stream import (
 )
 
 _SMALL_BYTES = 4096
-"""Data up to here is copied out of the read buffer: cheaper than a view, and the buffer is not kept
-alive."""
+"""Smaller data is copied out of the read buffer: a copy is cheaper than a view and does not keep
+the buffer alive."""
 _MIN_SINK_BYTES = 16384
 
 
 class IncomingData:
     __slots__ = (
         "_acknowledge_stream_at",
+        "_frame_budget",
         "_frame_end_stream",
         "_is_server",
         "_limits",
         "_pad_left",
-        "_purse",
         "_sender",
         "_stream",
         "acknowledge_at",
@@ -58,12 +58,17 @@ class IncomingData:
     )
 
     def __init__(
-        self, limits: Http2Limits, sender: Http2Sender, purse: Purse, *, is_server: bool
+        self,
+        limits: Http2Limits,
+        sender: Http2Sender,
+        frame_budget: FrameBudget,
+        *,
+        is_server: bool,
     ) -> None:
         self._limits = limits
         self._is_server = is_server
         self._sender = sender
-        self._purse = purse
+        self._frame_budget = frame_budget
         self.window = limits.connection_window_bytes
         self.unacknowledged_bytes = 0
         self.acknowledge_at = limits.connection_window_bytes // 2
@@ -77,16 +82,16 @@ class IncomingData:
     def begin(
         self,
         data: bytes,
-        at: int,
+        offset: int,
         length: int,
         flags: int,
         stream: Stream | None,
         events: list[Event],
     ) -> int:
-        """A frame whose payload begins at `at`. Returns the position after what there is of it; -1
-        when more is needed first.
+        """Begins a frame whose payload starts at `offset`. Returns the offset after the part of it
+        that has arrived; -1 when more is needed first.
 
-        `stream` is None for a stream that is gone: the bytes count, and are dropped.
+        `stream` is None for a stream that has ended: its bytes are counted and dropped.
         """
         end_stream = flags & END_STREAM != 0
         if (
@@ -95,23 +100,22 @@ class IncomingData:
             and stream.state == OPEN
             and not flags & PADDED
             and length <= _SMALL_BYTES
-            and at + length <= len(data)
+            and offset + length <= len(data)
             and length <= stream.receive_window
             and length <= self.window
         ):
-            # A whole request in one frame: nothing is left to give windows back for but the
-            # connection's.
+            # A whole request in one frame: only the connection's window must be renewed.
             stream.state = HALF_CLOSED_REMOTE
-            events.append(DataReceived(stream, data[at : at + length], True))
+            events.append(DataReceived(stream, data[offset : offset + length], True))
             self.window -= length
             self._acknowledge(None, length)
-            return at + length
-        pad, start = 0, at
+            return offset + length
+        pad, start = 0, offset
         if flags & PADDED:
-            if length and at >= len(data):
+            if length and offset >= len(data):
                 return -1
-            pad = data[at] if length else 0
-            at += 1
+            pad = data[offset] if length else 0
+            offset += 1
             if pad >= length:
                 raise protocol_error("padding is longer than its frame")
         if length > self.window:
@@ -127,21 +131,23 @@ class IncomingData:
             stream = self._admit(stream, length, flags, events)
         frame_end = start + length
         content_end = frame_end - pad
-        if at == content_end and not flags & END_STREAM:
-            self._purse.pay(DATA)
+        if offset == content_end and not flags & END_STREAM:
+            self._frame_budget.charge(DATA)
         if frame_end <= len(data):
-            self._deliver(data, at, content_end, length, stream, flags & END_STREAM != 0, events)
+            self._deliver(
+                data, offset, content_end, length, stream, flags & END_STREAM != 0, events
+            )
             return frame_end
         self._stream = stream
         self._frame_end_stream = flags & END_STREAM != 0
-        self.frame_left = frame_end - at
+        self.frame_left = frame_end - offset
         self._pad_left = pad
-        self._acknowledge(stream, at - start)
-        return self.go_on(data, at, events)
+        self._acknowledge(stream, offset - start)
+        return self.resume(data, offset, events)
 
     def begin_known(self, stream: Stream, length: int, left: int) -> None:
-        """The last frame of a stream, all of whose checks have been made; so much of it is still to
-        come (naiad.transport.grpc.repeat)."""
+        """Begins the last frame of a stream on the fast path, which has checked the frame already;
+        `left` bytes of it are still to come."""
         self.window -= length
         stream.receive_window -= length
         self._stream = stream
@@ -157,7 +163,7 @@ class IncomingData:
         elif length > stream.receive_window:
             code = ErrorCode.FLOW_CONTROL_ERROR
         elif state == HALF_CLOSED_LOCAL and self._is_server and not flags & END_STREAM:
-            # Already answered, and still more of the request comes: it is not wanted.
+            # The response is complete: the rest of the request is not needed.
             code = ErrorCode.NO_ERROR
         else:
             stream.receive_window -= length
@@ -166,35 +172,35 @@ class IncomingData:
         events.append(StreamEnded(stream, code, is_remote=False))
         return None
 
-    def go_on(self, data: bytes, at: int, events: list[Event]) -> int:
-        """More bytes of the frame that `begin` left unfinished."""
+    def resume(self, data: bytes, offset: int, events: list[Event]) -> int:
+        """Handles more bytes of the frame that `begin` left unfinished."""
         stream = self._live_stream()
-        available = min(self.frame_left, len(data) - at)
+        available = min(self.frame_left, len(data) - offset)
         content = min(available, max(0, self.frame_left - self._pad_left))
         self.frame_left -= available
         end_stream = self._frame_end_stream and self.frame_left == 0
-        self._deliver(data, at, at + content, available, stream, end_stream, events)
+        self._deliver(data, offset, offset + content, available, stream, end_stream, events)
         if self.frame_left == 0:
             self._stream = None
-        return at + available
+        return offset + available
 
     def _deliver(
         self,
         data: bytes,
-        at: int,
+        offset: int,
         content_end: int,
         num_bytes: int,
         stream: Stream | None,
         end_stream: bool,
         events: list[Event],
     ) -> None:
-        """`num_bytes` of the frame are here, padding included; those that matter are
-        data[at:content_end]."""
-        if stream is not None and (at < content_end or end_stream):
+        """`num_bytes` of the frame have arrived, padding included; the content is
+        data[offset:content_end]."""
+        if stream is not None and (offset < content_end or end_stream):
             chunk = (
-                data[at:content_end]
-                if content_end - at <= _SMALL_BYTES
-                else memoryview(data)[at:content_end]
+                data[offset:content_end]
+                if content_end - offset <= _SMALL_BYTES
+                else memoryview(data)[offset:content_end]
             )
             events.append(DataReceived(stream, chunk, end_stream))
             if end_stream:
@@ -208,7 +214,7 @@ class IncomingData:
             stream = self._stream = None
         return stream
 
-    # Straight into the consumer's memory.
+    # Data that is read straight into the consumer's memory.
 
     def sink(self) -> memoryview | None:
         left = self.frame_left - self._pad_left
@@ -231,10 +237,10 @@ class IncomingData:
             end_received(stream, self._sender)
         self._acknowledge(stream, num_bytes)
 
-    # Giving windows back.
+    # Renewing windows.
 
     def _acknowledge(self, stream: Stream | None, num_bytes: int) -> None:
-        """Always to the connection, to the stream unless it is paused."""
+        """Renews the connection's window when due, and the stream's unless it is paused."""
         self.unacknowledged_bytes += num_bytes
         if self.unacknowledged_bytes >= self.acknowledge_at:
             self._sender.control(window_update_frame(0, self.unacknowledged_bytes))
@@ -292,16 +298,16 @@ class IncomingBlock:
         return bytes(self._bytes)
 
 
-def strip_headers_padding(data: bytes, at: int, frame_end: int, flags: int) -> bytes:
+def strip_headers_padding(data: bytes, offset: int, frame_end: int, flags: int) -> bytes:
     """The header block fragment of a HEADERS frame with padding or priority fields."""
     pad = 0
     if flags & PADDED:
-        if at >= frame_end:
+        if offset >= frame_end:
             raise frame_size_error("padded HEADERS without a padding length")
-        pad = data[at]
-        at += 1
+        pad = data[offset]
+        offset += 1
     if flags & PRIORITY_FLAG:
-        at += 5
-    if at + pad > frame_end:
+        offset += 5
+    if offset + pad > frame_end:
         raise protocol_error("padding or priority is longer than its frame")
-    return data[at : frame_end - pad]
+    return data[offset : frame_end - pad]

@@ -1,4 +1,4 @@
-"""What one HTTP/2 peer may cost us: sizes, rates and the counters that show who was refused.
+"""Limits on what one HTTP/2 peer may cost the server: sizes, rates, and counters of refusals.
 
 Every known attack has a line here: `Http2Limits` bounds it, `FloodMeter` measures its rate,
 `Http2Counters` counts it by name.
@@ -21,34 +21,35 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 class Http2Limits(msgspec.Struct, frozen=True):
     max_concurrent_streams: int = 1024
     stream_window_bytes: int = 16 * MIB
-    """What a peer may send on one stream before we take it: large enough that a 4 MiB tensor never
-    waits."""
+    """Bytes that a peer may send on one stream before we acknowledge them: large enough that a
+    4 MiB tensor never waits."""
     connection_window_bytes: int = 64 * MIB
     max_frame_bytes: int = 4 * MIB + 64 * KIB
-    """A tensor of 4 MiB and what is said about it come in one frame. DATA is handed on as it comes:
-    a frame needs no memory of its own."""
+    """A tensor of 4 MiB fits one frame with its description. DATA is passed on as it arrives, so a
+    frame needs no memory of its own."""
     max_header_list_bytes: int = 32 * KIB
-    """Decoded headers of one request, 32 bytes added per field as HPACK counts them: the bound of
-    an HPACK bomb."""
+    """The size of the decoded headers of one request, with 32 bytes per field as HPACK counts them;
+    it bounds an HPACK bomb."""
     max_header_block_bytes: int = 32 * KIB
     max_continuation_frames: int = 8
     max_settings_per_frame: int = 32
     control_frame_burst: int = 4096
-    """PING, SETTINGS, PRIORITY, WINDOW_UPDATE, empty DATA, frames on closed streams, unknown
-    frames: all are paid from one purse."""
+    """One budget for PING, SETTINGS, PRIORITY, WINDOW_UPDATE, empty DATA, frames on closed streams
+    and unknown frames."""
     control_frames_per_s: int = 1000
     control_frames_per_data_frame: int = 8
-    """Added to the purse for each DATA frame that we send: a peer that reads a lot has a lot to
+    """Added to the budget for each DATA frame that we send: a peer that reads much has much to
     acknowledge."""
     reset_burst: int = 2048
     resets_per_s: int = 200
-    """Streams that the peer opened and reset; those that ended normally are given back, so only
-    abuse runs dry."""
+    """The budget for streams that the peer opens and resets. Streams that end normally are added
+    back, so only abuse exhausts it."""
     max_stream_buffer_bytes: int = 64 * MIB
-    """Answers waiting for a slow reader; one message is always accepted, whatever its size."""
+    """Bytes of responses that wait for a slow reader; one message of any size is always
+    accepted."""
     max_connection_buffer_bytes: int = 1 * GIB
     max_queued_control_bytes: int = 256 * KIB
-    """Our acknowledgements to a peer that asks for them and does not read them."""
+    """Bytes of acknowledgements that a peer provokes and does not read."""
 
     def __post_init__(self) -> None:
         # A peer may use the default window until it has seen our settings.
@@ -57,24 +58,25 @@ class Http2Limits(msgspec.Struct, frozen=True):
 
 
 class FloodMeter:
-    """A purse of `burst` coins that refills by `per_s`. The clock is read only when it is empty."""
+    """A budget of `burst` tokens that refills by `per_s`. The clock is read only when the budget is
+    empty."""
 
-    __slots__ = ("_burst", "_clock_ns", "_per_s", "_since_ns", "coins")
+    __slots__ = ("_burst", "_clock_ns", "_per_s", "_since_ns", "tokens")
 
     def __init__(self, burst: int, per_s: int, clock_ns: Callable[[], int]) -> None:
         self._burst = burst
         self._per_s = per_s
         self._clock_ns = clock_ns
-        self.coins = burst
+        self.tokens = burst
         self._since_ns = clock_ns()
 
-    def pay(self, coins: int = 1) -> bool:
-        """False when the peer has spent more than it may."""
-        self.coins -= coins
-        return self.coins >= 0 or self._refill()
+    def charge(self, tokens: int = 1) -> bool:
+        """Returns False when the peer has exceeded its budget."""
+        self.tokens -= tokens
+        return self.tokens >= 0 or self._refill()
 
-    def give(self, coins: int) -> None:
-        self.coins = min(self.coins + coins, self._burst)
+    def give(self, tokens: int) -> None:
+        self.tokens = min(self.tokens + tokens, self._burst)
 
     def _refill(self) -> bool:
         now_ns = self._clock_ns()
@@ -82,11 +84,11 @@ class FloodMeter:
         if earned > 0:
             self._since_ns = now_ns
             self.give(earned)
-        return self.coins >= 0
+        return self.tokens >= 0
 
 
 class Http2Counters:
-    """Shared by all connections of an endpoint; read by the metrics page."""
+    """Counts for all connections of an endpoint; the metrics page reads them."""
 
     def __init__(self) -> None:
         self.connections_total = 0
@@ -96,7 +98,7 @@ class Http2Counters:
         self.resets_received_total = 0
         self.slow_readers_total = 0
         self.failures: Counter[str] = Counter()
-        """Connections ended by us, by cause: the keys are the `cause` of Http2ConnectionError."""
+        """Connections that we ended, by the `cause` of the Http2ConnectionError."""
 
 
 class Http2ConnectionError(Exception):
@@ -111,7 +113,7 @@ class Http2ConnectionError(Exception):
 
 
 class Http2StreamError(Exception):
-    """One stream is wrong; it is reset and the connection goes on."""
+    """One stream is faulty: it is reset and the connection continues."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)

@@ -1,10 +1,10 @@
 """The sending half of an HTTP/2 connection: commands -> bytes, within the peer's windows.
 
-In:  header blocks and data for streams, control frames. Out: `take()`, the buffers to write, in
-     order.
+In:  header blocks and data for streams, control frames. Out: `pop_output()`, the buffers to write,
+     in order.
 Rule: data that no window covers, or that comes while the transport is full, waits in its stream;
-      everything else goes out at once. Streams that may send take turns of QUANTUM_BYTES, so a
-      large answer does not hold up small ones.
+      everything else goes out at once. Streams that may send alternate every QUANTUM_BYTES, so a
+      large response does not hold up small ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from naiad.transport.http2.stream import AFTER_SENT_END, CLOSED, HALF_CLOSED_LOC
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 QUANTUM_BYTES = 256 * KIB
-_TAKE_TARGET_BYTES = 1 * MIB
+_OUTPUT_TARGET_BYTES = 1 * MIB
 _USEFUL_BYTES = 256
 DRAINED_BYTES = 256 * KIB
 _END_OF_RESPONSE = END_HEADERS | END_STREAM
@@ -48,16 +48,17 @@ _pack = frame_header.pack
 
 
 @lru_cache(64)
-def _answer_frames(
+def _response_packers(
     head: bytes, trailers: bytes
 ) -> tuple[Callable[..., bytes], Callable[..., bytes]]:
-    """Packers of HEADERS with the head of DATA behind it, and of the HEADERS at the end."""
+    """Packers for the HEADERS frame with the header of the DATA frame after it, and for the HEADERS
+    frame at the end."""
     return struct.Struct(f">IBI{len(head)}sIBI").pack, struct.Struct(f">IBI{len(trailers)}s").pack
 
 
 class SlowReaderError(Exception):
-    """The peer does not read what was already sent on this stream or connection; nothing of the new
-    data was taken."""
+    """The peer does not read what was already sent on this stream or connection; none of the new
+    data was accepted."""
 
 
 class Http2Sender:
@@ -85,32 +86,32 @@ class Http2Sender:
         self.out: list[Buffer] = []
         self.out_bytes = 0
         self.unread_control_bytes = 0
-        """Control frames since the transport became full: grows when a peer asks for answers and
-        does not read them."""
+        """Bytes of control frames since the transport became full: grows when a peer provokes
+        control frames and does not read them."""
         self.ready: dict[Stream, None] = {}
-        """Streams with pending data and a window: the turn order."""
+        """Streams with pending data and a window, in the order in which they send."""
         self.pending_bytes = 0
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
         self.max_frame_bytes = MIN_MAX_FRAME_BYTES
         self.is_paused = False
-        """The transport's buffer is full: set by the owner, which calls `pump` after clearing
+        """The transport's buffer is full. The owner sets this, and calls `pump` after clearing
         it."""
         self.activity = 0
         """Grows with every HEADERS and DATA frame, so that keepalive sees whether any were sent."""
         self.useful_frames = 0
-        """DATA frames that a peer may have to acknowledge; not those that its own tiny window cut
-        to pieces."""
+        """DATA frames that a peer may have to acknowledge, except frames that are small because of
+        the peer's own tiny window."""
         self.num_finished = 0
-        """Streams that ended because both sides said so."""
+        """Streams that both sides have ended."""
         self.reset_ids: deque[int] = deque(maxlen=64)
-        """Streams that we reset lately: frames that were under way then are no errors."""
+        """Streams that we reset recently: frames that were under way then are not errors."""
 
     # Output.
 
-    def take(self) -> list[Buffer]:
-        """What must be written now. Call again until it is empty: large answers come in portions
-        while the transport keeps up."""
+    def pop_output(self) -> list[Buffer]:
+        """The buffers to write now. Must be called until it returns none: large responses come in
+        portions while the transport keeps up."""
         out = self.out
         self.out = []
         self.out_bytes = 0
@@ -119,7 +120,7 @@ class Http2Sender:
         return out
 
     def control(self, frame: bytes) -> None:
-        """A frame outside flow control."""
+        """Sends a frame that flow control does not cover."""
         self.out.append(frame)
         self.out_bytes += len(frame)
         if self.is_paused:
@@ -166,15 +167,15 @@ class Http2Sender:
     def response(
         self, stream: Stream, head: bytes, pieces: Sequence[Buffer], num_bytes: int, trailers: bytes
     ) -> None:
-        """A whole answer. Equal to headers, data and trailers one after the other, but made for
-        speed."""
+        """Sends a whole response. Equal to headers, data and trailers one after the other, but made
+        for speed."""
         if not self._fits(stream, num_bytes):
             self.headers(stream, head)
             self.data(stream, pieces, num_bytes)
             self.trailers(stream, trailers)
             return
         stream_id = stream.id
-        start, end = _answer_frames(head, trailers)
+        start, end = _response_packers(head, trailers)
         self.out += (
             start(
                 len(head) << 8 | HEADERS,
@@ -204,8 +205,8 @@ class Http2Sender:
             self.forget(stream)
             self.reset_id(stream.id, code)
 
-    def reset_answered(self) -> None:
-        """Server only: resets streams that were answered and whose requests still have no end."""
+    def reset_responded(self) -> None:
+        """Server only: resets streams whose response is complete while their request is not."""
         for stream in list(self.streams.values()):
             if stream.state == HALF_CLOSED_LOCAL:
                 self.reset(stream, ErrorCode.NO_ERROR)
@@ -237,7 +238,7 @@ class Http2Sender:
             self.num_finished += 1
             self.streams.pop(stream.id, None)
 
-    # What waits.
+    # Data that waits.
 
     def _queue(self, stream: Stream, pieces: Sequence[Buffer], num_bytes: int) -> None:
         if stream.pending_bytes:
@@ -261,7 +262,10 @@ class Http2Sender:
         """Moves pending data to the output, as far as windows and the transport allow."""
         ready = self.ready
         while (
-            ready and self.window > 0 and not self.is_paused and self.out_bytes < _TAKE_TARGET_BYTES
+            ready
+            and self.window > 0
+            and not self.is_paused
+            and self.out_bytes < _OUTPUT_TARGET_BYTES
         ):
             stream = next(iter(ready))
             del ready[stream]
@@ -331,8 +335,8 @@ class Http2Sender:
             self.pump()
 
     def change_initial_window(self, size: int) -> None:
-        """SETTINGS_INITIAL_WINDOW_SIZE: applies to all open streams at once, and may make a window
-        negative. What it lets go leaves with the next `pump`."""
+        """Applies SETTINGS_INITIAL_WINDOW_SIZE to all open streams at once, which may make a window
+        negative. Data that the change releases leaves with the next `pump`."""
         difference, self.initial_window = size - self.initial_window, size
         for stream in self.streams.values():
             stream.send_window += difference

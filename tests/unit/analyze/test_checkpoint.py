@@ -1,4 +1,4 @@
-"""What was measured survives: half a line at the end, other configurations, a disk that is full."""
+"""Tests the checkpoint: a half-written line, another configuration, a full disk."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def measurement(key: str) -> Measurement:
     return Measurement(key, 1, 1, [])
 
 
-def kept(folder: Path) -> list[str]:
+def stored_keys(folder: Path) -> list[str]:
     return list(read_history(folder).measurements["m"])
 
 
-def test_a_half_written_line_is_dropped(tmp_path: Path) -> None:
+def test_drops_a_half_written_line(tmp_path: Path) -> None:
     first = Checkpoint(tmp_path)
     first.begin(job())
     first.add(job(), measurement("a"))
@@ -37,10 +37,10 @@ def test_a_half_written_line_is_dropped(tmp_path: Path) -> None:
     assert list(second.begin(job())) == ["a"]
     second.add(job(), measurement("c"))
     second.close()
-    assert kept(tmp_path) == ["a", "c"]
+    assert stored_keys(tmp_path) == ["a", "c"]
 
 
-def test_figures_of_another_configuration_are_refused(tmp_path: Path) -> None:
+def test_rejects_measurements_of_another_configuration(tmp_path: Path) -> None:
     first = Checkpoint(tmp_path)
     first.begin(job())
     first.close()
@@ -51,19 +51,19 @@ def test_figures_of_another_configuration_are_refused(tmp_path: Path) -> None:
 
 
 class FullDisk(io.RawIOBase):
-    """Takes ten bytes and no more."""
+    """Accepts ten bytes, then fails."""
 
     def __init__(self) -> None:
-        self.taken = b""
+        self.written = b""
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
-        if self.taken:
+        if self.written:
             raise OSError(errno.ENOSPC, "No space left on device")
-        self.taken = bytes(data[:10])
-        return len(self.taken)
+        self.written = bytes(data[:10])
+        return len(self.written)
 
 
-def test_a_full_disk_ends_the_search_with_a_clear_word(tmp_path: Path) -> None:
+def test_a_full_disk_raises_a_clear_error(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.close()
     checkpoint._file = FullDisk()  # type: ignore[assignment]

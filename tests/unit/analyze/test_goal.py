@@ -1,4 +1,4 @@
-"""What counts as better: objectives, constraints, the order of configurations."""
+"""Tests objectives, constraints and the order of configurations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_gain_is_relative_to_the_default() -> None:
     )
 
 
-def test_limits_come_first() -> None:
+def test_satisfying_the_constraints_outranks_any_gain() -> None:
     limits = {"perf_latency_p99": Limit(maximum=20)}
     slow = {"perf_throughput": 1000.0, "perf_latency_p99": 25.0}
     slower = {"perf_throughput": 2000.0, "perf_latency_p99": 60.0}
@@ -38,7 +38,7 @@ def test_limits_come_first() -> None:
     assert violation({"perf_throughput": 50.0}, {"perf_throughput": Limit(minimum=100)}) == 0.5
 
 
-def test_ways_to_write_goals() -> None:
+def test_reads_objectives_and_constraints() -> None:
     assert objectives_of(["throughput", "perf_latency_p99"]) == {
         "perf_throughput": 1,
         "perf_latency_p99": 1,
@@ -51,7 +51,7 @@ def test_ways_to_write_goals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "given", "words"),
+    ("read", "value", "message"),
     [
         (objectives_of, {"speed": 1}, "not a metric"),
         (objectives_of, {"perf_throughput": "much"}, "must be a number"),
@@ -62,9 +62,9 @@ def test_ways_to_write_goals() -> None:
         (constraints_of, {"perf_throughput": {"min": "x"}}, "must be a number"),
     ],
 )
-def test_mistakes_in_goals(read: Any, given: Any, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
-        read(given)
+def test_rejects_invalid_goals(read: Any, value: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        read(value)
 
 
 def measured(
@@ -90,7 +90,7 @@ GOAL = Goal(
 )
 
 
-def test_order_of_configurations() -> None:
+def test_ranks_configurations() -> None:
     measurements = [
         measured("default", 100, 10),
         measured("1", 300, 80, 8),
@@ -100,14 +100,14 @@ def test_order_of_configurations() -> None:
     ]
     ranked = rank(measurements, GOAL)
     assert [entry.name for entry in ranked] == ["m_config_2", "m_config_1", "m_config_default"]
-    assert ranked[1].best.concurrency == 4, "300/s is beyond the limit"
+    assert ranked[1].best.concurrency == 4, "300/s violates the limit"
     assert [one.concurrency for one in ranked[1].measurements] == [4, 8]
     assert not keeps_limits(measurements[1], GOAL)
     assert trial_score(measurements[4], measurements[0], GOAL) is None
     assert default_of(measurements) is measurements[0]
 
 
-def test_of_equal_loads_the_one_that_answers_sooner_wins() -> None:
+def test_prefers_the_lower_latency_among_equal_loads() -> None:
     ranked = rank(
         [measured("1", 1000, 40, 64), measured("1", 998, 20, 32)],
         Goal({"m": {"perf_throughput": 1.0}}),
@@ -115,14 +115,14 @@ def test_of_equal_loads_the_one_that_answers_sooner_wins() -> None:
     assert ranked[0].best.concurrency == 32
 
 
-def test_without_a_working_default_the_order_still_holds() -> None:
+def test_ranks_configurations_if_the_default_failed() -> None:
     ranked = rank(
         [measured("default", 0, 0, error="x"), measured("1", 10, 5), measured("2", 20, 5)], GOAL
     )
     assert ranked[0].name == "m_config_2"
 
 
-def test_several_models_are_weighed() -> None:
+def test_the_score_of_several_models_is_weighted() -> None:
     def pair(first: float, second: float) -> Measurement:
         outcomes = [
             ModelOutcome(

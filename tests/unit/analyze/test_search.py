@@ -1,5 +1,7 @@
-"""The searches on landscapes with a known summit: how near they come, and with how few
-measurements."""
+"""Tests the searches on models of throughput whose maximum is known.
+
+A search must come close to the maximum with a fraction of the measurements of brute force.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,7 @@ def space(options: ProfileOptions = OPTIONS) -> Space:
 
 
 def closed_loop(service: Callable[[int, int], float]) -> Rate:
-    """Throughput of a model that takes service(batch, instances) seconds per batch, under a
-    concurrency."""
+    """Returns the throughput of a model that needs service(batch, instances) seconds per batch."""
 
     def rate(batch: int, instances: int, concurrency: int) -> float:
         used = max(1, min(batch, -(-concurrency // instances)))
@@ -53,16 +54,16 @@ LANDSCAPES = {
 }
 
 
-def walk(search: Search, found: Space, rate: Rate) -> tuple[float, int]:
-    """The best throughput seen, and how many measurements that took."""
+def run_search(search: Search, tried: Space, rate: Rate) -> tuple[float, int]:
+    """Returns the best throughput and the number of measurements."""
     best, count = 0.0, 0
     try:
         trial = next(search)
         while True:
             count += 1
             value = rate(
-                int(found.value(trial.point, "max_batch_size", 1)),
-                int(found.value(trial.point, "instance_count", 1)),
+                int(tried.value(trial.point, "max_batch_size", 1)),
+                int(tried.value(trial.point, "instance_count", 1)),
                 trial.concurrency,
             )
             best = max(best, value)
@@ -73,18 +74,18 @@ def walk(search: Search, found: Space, rate: Rate) -> tuple[float, int]:
 
 @pytest.mark.parametrize("name", LANDSCAPES)
 @pytest.mark.parametrize("mode", ["quick", "optuna"])
-def test_near_the_best_with_a_third_of_the_measurements(name: str, mode: str) -> None:
-    found, rate = space(), LANDSCAPES[name]
-    best, count = walk(brute_search(found, is_early_exit=False), found, rate)
-    assert count == found.size == 5 * 8 * 9
-    search = quick_search(found) if mode == "quick" else optuna_search(found, OPTIONS)
-    reached, used = walk(search, found, rate)
+def test_comes_close_to_the_best_with_a_third_of_the_measurements(name: str, mode: str) -> None:
+    full, rate = space(), LANDSCAPES[name]
+    best, count = run_search(brute_search(full, is_early_exit=False), full, rate)
+    assert count == full.size == 5 * 8 * 9
+    search = quick_search(full) if mode == "quick" else optuna_search(full, OPTIONS)
+    reached, used = run_search(search, full, rate)
     assert reached >= 0.95 * best
     assert used <= count / 3
 
 
 def test_failures_do_not_stop_a_search() -> None:
-    found = space()
+    full = space()
 
     def run(search: Search) -> list[Trial]:
         trials = []
@@ -96,13 +97,13 @@ def test_failures_do_not_stop_a_search() -> None:
         except StopIteration:
             return trials
 
-    assert len(run(quick_search(found))) >= 3
-    assert len(run(optuna_search(found, OPTIONS))) >= 3
-    assert len(run(brute_search(found, is_early_exit=False))) == found.num_points
+    assert len(run(quick_search(full))) >= 3
+    assert len(run(optuna_search(full, OPTIONS))) >= 3
+    assert len(run(brute_search(full, is_early_exit=False))) == full.num_points
 
 
-def test_a_resumed_search_asks_the_same() -> None:
-    found, rate = space(), LANDSCAPES["two cores"]
+def test_a_resumed_search_repeats_the_same_trials() -> None:
+    full, rate = space(), LANDSCAPES["two cores"]
 
     def trials(search: Search) -> list[Trial]:
         asked = []
@@ -111,26 +112,26 @@ def test_a_resumed_search_asks_the_same() -> None:
             while True:
                 asked.append(trial)
                 max_batch_size, count = (
-                    int(found.value(trial.point, name, 1))
+                    int(full.value(trial.point, name, 1))
                     for name in ("max_batch_size", "instance_count")
                 )
                 trial = search.send(rate(max_batch_size, count, trial.concurrency))
         except StopIteration:
             return asked
 
-    assert trials(optuna_search(found, OPTIONS)) == trials(optuna_search(found, OPTIONS))
-    assert trials(quick_search(found)) == trials(quick_search(found))
+    assert trials(optuna_search(full, OPTIONS)) == trials(optuna_search(full, OPTIONS))
+    assert trials(quick_search(full)) == trials(quick_search(full))
 
 
 def test_early_exit_skips_higher_loads() -> None:
-    found = space()
-    _, all_of_them = walk(
-        brute_search(found, is_early_exit=False), found, lambda batch, count, concurrency: 1.0
+    full = space()
+    _, count = run_search(
+        brute_search(full, is_early_exit=False), full, lambda batch, count, concurrency: 1.0
     )
-    _, few = walk(
-        brute_search(found, is_early_exit=True), found, lambda batch, count, concurrency: 1.0
+    _, early_count = run_search(
+        brute_search(full, is_early_exit=True), full, lambda batch, count, concurrency: 1.0
     )
-    assert few < all_of_them
+    assert early_count < count
 
 
 def test_dimensions_of_a_space() -> None:
@@ -151,7 +152,7 @@ def test_dimensions_of_a_space() -> None:
     disabled = space(ProfileOptions(run_config_search_disable=True, concurrency=[1, 4]))
     assert disabled.num_points == 1
     assert disabled.concurrencies == (1, 4)
-    with pytest.raises(OptionError, match="smaller than the least"):
+    with pytest.raises(OptionError, match="is less than --run-config-search-min-instance-count 4"):
         space(
             ProfileOptions(
                 run_config_search_min_instance_count=4, run_config_search_max_instance_count=2
@@ -159,7 +160,7 @@ def test_dimensions_of_a_space() -> None:
         )
 
 
-def test_values_given_in_the_file_are_the_dimensions() -> None:
+def test_model_config_parameters_define_the_dimensions() -> None:
     spec = ModelSpec(
         name="m",
         model_config_parameters={
@@ -169,23 +170,23 @@ def test_values_given_in_the_file_are_the_dimensions() -> None:
             "parameters": {"threads": {"string_value": ["1", "2"]}},
         },
     )
-    found = build_space(OPTIONS, [spec], {"m": config()})
-    assert {dimension.name: dimension.values for dimension in found.dimensions} == {
+    explicit = build_space(OPTIONS, [spec], {"m": config()})
+    assert {dimension.name: dimension.values for dimension in explicit.dimensions} == {
         "max_batch_size": (4, 16),
         "instance_count": (1, 2),
         "queue_delay_us": (100, 300),
         "parameters.threads": ("1", "2"),
     }
-    assert found.num_points == 16
+    assert explicit.num_points == 16
 
 
-def test_concurrency_that_fills_the_batches() -> None:
-    found = space()
+def test_formula_concurrency_fills_the_batches() -> None:
+    full = space()
     point = next(
         point
-        for point in found.points()
-        if found.values(point) == {"m": {"instance_count": 3, "max_batch_size": 8}}
+        for point in full.points()
+        if full.values(point) == {"m": {"instance_count": 3, "max_batch_size": 8}}
     )
-    assert found.formula_concurrency(point) == 64
-    given = space(ProfileOptions(concurrency=[1, 10, 50]))
-    assert given.formula_concurrency(point) == 50
+    assert full.formula_concurrency(point) == 64
+    fixed = space(ProfileOptions(concurrency=[1, 10, 50]))
+    assert fixed.formula_concurrency(point) == 50

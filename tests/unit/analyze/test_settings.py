@@ -1,4 +1,4 @@
-"""Flags and files -> options."""
+"""Tests how flags and files become options."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def repository(folder: Path, *models: str) -> Path:
     return folder / "models"
 
 
-def test_flags_of_model_analyzer(tmp_path: Path) -> None:
+def test_accepts_flags_of_model_analyzer(tmp_path: Path) -> None:
     options, specs = complete_options(
         parse(
-            f"-m {repository(tmp_path, 'a', 'b')} --profile-models a,b --run-config-search-mode optuna "
-            "--run-config-search-max-instance-count 3 --run-config-search-min-model-batch-size 2 -c 1,4 -b 1,8 "
-            "--objectives perf_throughput:10,perf_latency_p99:5 --constraints gpu_used_memory:max:800 "
-            "--latency-budget 50 --min-throughput 10"
+            f"-m {repository(tmp_path, 'a', 'b')} --profile-models a,b "
+            "--run-config-search-mode optuna --run-config-search-max-instance-count 3 "
+            "--run-config-search-min-model-batch-size 2 -c 1,4 -b 1,8 "
+            "--objectives perf_throughput:10,perf_latency_p99:5 "
+            "--constraints gpu_used_memory:max:800 --latency-budget 50 --min-throughput 10"
         )
     )
     assert options.run_config_search_mode == "optuna"
@@ -69,11 +70,13 @@ profile_models:
 """
 
 
-def test_yaml_of_model_analyzer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_accepts_the_yaml_of_model_analyzer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(YAML.format(repository=repository(tmp_path, "a", "b")))
     options, specs = complete_options(parse(f"-f {path} --run-config-search-mode quick"))
-    assert options.run_config_search_mode == "quick", "the command line goes first"
+    assert options.run_config_search_mode == "quick", "the command line overrides the file"
     assert options.run_config_search_max_instance_count == 2
     assert options.perf_analyzer_flags == {"percentile": 95}
     assert specs[0] == ModelSpec(
@@ -91,7 +94,7 @@ def test_yaml_of_model_analyzer(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("document", "words"),
+    ("document", "message"),
     [
         ({"run_config_search_max_instances": 1}, "did you mean 'run_config_search_"),
         ({"run_config_search_max_instance_count": "many"}, "run_config_search_max_instance_count"),
@@ -100,26 +103,29 @@ def test_yaml_of_model_analyzer(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ([1], "expected options"),
     ],
 )
-def test_mistakes_in_a_file(tmp_path: Path, document: Any, words: str) -> None:
+def test_rejects_an_invalid_file(tmp_path: Path, document: Any, message: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(OptionError, match=words):
+    with pytest.raises(OptionError, match=message):
         complete_options(parse(f"-f {path} -m {repository(tmp_path, 'a')} --profile-models a"))
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
-        ("-m {r}", "--profile-models says"),
-        ("--profile-models a", "--model-repository says"),
-        ("-m {r} --profile-models a --triton-launch-mode docker", "local or remote"),
+        ("-m {r}", "--profile-models is required"),
+        ("--profile-models a", "--model-repository is required"),
+        (
+            "-m {r} --profile-models a --triton-launch-mode docker",
+            "--triton-launch-mode is 'docker', expected local",
+        ),
         ("-m {r} --profile-models a --constraints p99:50", "metric:min|max:value"),
         ("-m {r} --profile-models a --perf-analyzer-flags x", "JSON object"),
         ("-f {r}/none.yaml", "cannot be read"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, line: str, words: str) -> None:
-    with pytest.raises(OptionError, match=words.replace("|", r"\|")):
+def test_rejects_invalid_flags(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message.replace("|", r"\|")):
         complete_options(parse(line.format(r=repository(tmp_path, "a"))))
 
 
@@ -129,7 +135,7 @@ def test_numbers() -> None:
     assert numbers("2:8:3") == [2, 5, 8]
 
 
-def test_help_names_every_option() -> None:
+def test_help_lists_every_option() -> None:
     for name in ("profile", "report"):
         sub = command.commands[name]
         text = sub.get_help(click.Context(sub, info_name=name))

@@ -1,4 +1,4 @@
-"""Changed configurations, and the files they are written to."""
+"""Tests changed configurations and the files they are written to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from naiad.analyze.repository import (
 from naiad.analyze.variant import (
     changed_config,
     config_text,
-    dynamic_batching_words,
+    dynamic_batching_text,
     override_json,
     total_instances,
 )
@@ -25,14 +25,18 @@ from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.config.pbtxt import parse_text
 from naiad.settings.option import OptionError
 
-WRITTEN = 'backend: "python"\nmax_batch_size: 4\ninput { name: "A" data_type: TYPE_FP32 dims: 1 }\ndynamic_batching { preferred_batch_size: 4 }\n'
+WRITTEN = (
+    'backend: "python"\nmax_batch_size: 4\n'
+    'input { name: "A" data_type: TYPE_FP32 dims: 1 }\n'
+    "dynamic_batching { preferred_batch_size: 4 }\n"
+)
 
 
 def config() -> ModelConfig:
     return parse_text(WRITTEN, ModelConfig, "m/config.pbtxt").message
 
 
-def test_changes() -> None:
+def test_applies_values() -> None:
     changed = changed_config(
         config(),
         {
@@ -48,11 +52,11 @@ def test_changes() -> None:
     )
     assert changed.dynamic_batching.max_queue_delay_microseconds == 250
     assert changed.parameters["max_num_seqs"].string_value == "64"
-    assert (total_instances(changed), dynamic_batching_words(changed)) == ("3:AUTO", "250 us")
+    assert (total_instances(changed), dynamic_batching_text(changed)) == ("3:AUTO", "250 us")
     assert config().max_batch_size == 4
 
 
-def test_preferred_sizes_that_were_chosen_stay_where_they_fit() -> None:
+def test_keeps_preferred_sizes_that_fit() -> None:
     chosen = config()
     chosen.dynamic_batching.preferred_batch_size[:] = [2, 4, 8]
     chosen.max_batch_size = 8
@@ -97,18 +101,16 @@ def make_model(folder: Path) -> Path:
     return model
 
 
-def test_a_variant_folder_can_be_served(tmp_path: Path) -> None:
+def test_writes_a_variant_that_can_be_served(tmp_path: Path) -> None:
     model = make_model(tmp_path)
     write_variant(tmp_path / "out", model, "m_config_0", config(), "best")
-    made = tmp_path / "out" / "m_config_0"
-    assert (made / "1" / "model.py").read_text() == "code"
-    assert (
-        parse_text((made / "config.pbtxt").read_text(), ModelConfig, "x").message.name
-        == "m_config_0"
-    )
+    variant = tmp_path / "out" / "m_config_0"
+    assert (variant / "1" / "model.py").read_text() == "code"
+    text = (variant / "config.pbtxt").read_text()
+    assert parse_text(text, ModelConfig, "x").message.name == "m_config_0"
 
 
-def test_writing_back_keeps_the_old_file(tmp_path: Path) -> None:
+def test_write_back_keeps_the_old_file(tmp_path: Path) -> None:
     model = make_model(tmp_path)
     changed = changed_config(written_config(model, ModelConfig()), {"max_batch_size": 16})
     assert write_back(model, changed, "best").name == KEPT_FILE
@@ -117,10 +119,10 @@ def test_writing_back_keeps_the_old_file(tmp_path: Path) -> None:
     assert written_config(model, ModelConfig()).max_batch_size == 32
 
 
-def test_models_are_checked_before_anything_starts(tmp_path: Path) -> None:
+def test_rejects_models_that_do_not_exist(tmp_path: Path) -> None:
     make_model(tmp_path)
     check_models(tmp_path / "models", ["m"])
     with pytest.raises(OptionError, match="no model 'x'; its models are: m"):
         check_models(tmp_path / "models", ["x"])
-    with pytest.raises(OptionError, match="is not a folder"):
+    with pytest.raises(OptionError, match="is not a directory"):
         check_models(tmp_path / "none", ["m"])

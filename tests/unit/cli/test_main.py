@@ -19,7 +19,7 @@ from naiad.settings.resolve import OPTIONS, TRITONSERVER_DEFAULTS
 
 
 class FakeServer(types.ModuleType):
-    """In place of naiad.server, which would really serve."""
+    """Replaces naiad.server, which would start a real server."""
 
     def __init__(self) -> None:
         super().__init__("naiad.server")
@@ -94,7 +94,7 @@ def test_the_command_line_of_kserves_triton_runtime(server: FakeServer) -> None:
     assert (used(server).grpc_port, used(server).http_port) == (9000, 8080)
 
 
-def test_both_spellings_of_values_and_repositories_in_order(server: FakeServer) -> None:
+def test_accepts_values_after_a_space_or_an_equals_sign(server: FakeServer) -> None:
     assert (
         serve(
             "--http-port",
@@ -112,7 +112,7 @@ def test_both_spellings_of_values_and_repositories_in_order(server: FakeServer) 
     assert used(server).model_repository == ("/models", "/second", "/third")
 
 
-def test_switches_take_no_value(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_switch_has_no_value(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert serve("--disable-auto-complete-config") == 0
     assert used(server).disable_auto_complete_config
     assert serve("--disable-auto-complete-config", "false") == 1
@@ -152,13 +152,14 @@ def test_logging_options_and_warnings(
     )
     lines = [line.split("] ", 1)[1] for line in file.read_text().splitlines()]
     assert lines == [
-        "'--trace-rate' has been deprecated and will be removed in future releases. Please use '--trace-config rate=<rate value>' instead.",
+        "'--trace-rate' has been deprecated and will be removed in future releases."
+        " Please use '--trace-config rate=<rate value>' instead.",
         "--http-thread-count is accepted but has no effect: one event loop serves all connections",
     ]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (
             ["--http-prot=1"],
@@ -181,32 +182,36 @@ def test_logging_options_and_warnings(
         ),
         (
             ["--load-model=a"],
-            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
+            "Error: Use of '--load-model' requires setting"
+            " '--model-control-mode=explicit' as well.",
         ),
         (
             ["--grpc-port=8000"],
-            "The server cannot listen to HTTP requests and GRPC requests at the same address and port ",
+            "The server cannot listen to HTTP requests and GRPC requests"
+            " at the same address and port ",
         ),
     ],
 )
 @pytest.mark.parametrize("command", [serve, tritonserver])
-def test_mistakes(
+def test_rejects_invalid_arguments(
     command: Callable[..., int],
     arguments: list[str],
-    words: str,
+    message: str,
     server: FakeServer,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert command(*arguments) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(words)
+    assert err.startswith(message)
     name = "naiad serve" if command is serve else "tritonserver"
     assert err.endswith(f"Try '{name} --help'.\n") or "requires an argument" in err
     assert server.settings is None
 
 
-def test_no_repository(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_a_missing_repository(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(naiad.cli.main.naiad, "naiad", ["serve"]) == 1
     assert (
         capsys.readouterr().err
@@ -227,7 +232,7 @@ def test_errors_of_the_server_are_one_line(
     )
 
 
-def test_interrupt(server: FakeServer) -> None:
+def test_an_interrupt_exits_with_130(server: FakeServer) -> None:
     def interrupt() -> int:
         raise KeyboardInterrupt
 
@@ -235,7 +240,7 @@ def test_interrupt(server: FakeServer) -> None:
     assert serve() == 130
 
 
-def test_abbreviations_of_tritonserver(server: FakeServer) -> None:
+def test_tritonserver_accepts_abbreviated_flags(server: FakeServer) -> None:
     assert tritonserver("--http-por=77", "--log-in=false", "--metrics-p", "78") == 0
     assert (used(server).http_port, used(server).log_info, used(server).metrics_port) == (
         77,
@@ -265,7 +270,7 @@ def test_help_shows_every_option_in_its_group(
     assert server.settings is None
 
 
-def test_help_of_tritonserver_shows_its_own_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_tritonserver_shows_its_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     assert tritonserver("--help") == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Address to listen on for HTTP. Default: 0.0.0.0." in out
@@ -278,18 +283,21 @@ def test_version_and_bare_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "serve" in capsys.readouterr().out
 
 
-def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejects_an_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(naiad.cli.main.naiad, "naiad", ["serv"]) == 1
     assert capsys.readouterr().err.startswith("error: No such command 'serv'")
 
 
-def test_check_tells_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tmp_path / "m"
     (model / "1").mkdir(parents=True)
     (model / "1" / "model.py").write_text(
         "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n"
     )
-    config = 'backend: "python"\ninput { name: "x" data_type: TYPE_FP32 dims: [1] }\noutput { name: "y" data_type: TYPE_FP32 dims: [1] }\n'
+    config = (
+        'backend: "python"\ninput { name: "x" data_type: TYPE_FP32 dims: [1] }\n'
+        'output { name: "y" data_type: TYPE_FP32 dims: [1] }\n'
+    )
     (model / "config.pbtxt").write_text(config)
     assert run(naiad.cli.main.naiad, "naiad", ["check", str(tmp_path)]) == 0
     (model / "config.pbtxt").write_text(config + "nonsense: 1\n")
@@ -300,10 +308,12 @@ def test_check_tells_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run(naiad.cli.main.naiad, "naiad", ["check", str(tmp_path / "nothing")]) == 1
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_does_not_import_slow_modules() -> None:
     script = (
-        "import sys; from naiad.cli.main import run, naiad; run(naiad, 'naiad', ['serve', '--help']);"
-        "print('HEAVY', sorted({'numpy', 'asyncio', 'uvloop', 'google.protobuf', 'logging', 'psutil', 'rich'} & set(sys.modules)))"
+        "import sys; from naiad.cli.main import run, naiad;"
+        "run(naiad, 'naiad', ['serve', '--help']);"
+        "heavy = {'numpy', 'asyncio', 'uvloop', 'google.protobuf', 'logging', 'psutil', 'rich'};"
+        "print('HEAVY', sorted(heavy & set(sys.modules)))"
     )
     result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30
@@ -311,7 +321,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert result.stdout.splitlines()[-1] == "HEAVY []"
 
 
-def test_a_pager_that_quits_is_no_traceback() -> None:
+def test_help_into_a_closed_pipe_prints_no_traceback() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     command = [sys.executable, "-c", "from naiad.cli.main import main; main()", "serve", "--help"]
@@ -322,11 +332,13 @@ def test_a_pager_that_quits_is_no_traceback() -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_error_words_have_a_code(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
-    def taken() -> int:
+def test_error_messages_start_with_the_code(
+    server: FakeServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> int:
         raise NaiadError(naiad.errors.Code.UNAVAILABLE, "Socket '0.0.0.0:8000' already in use")
 
-    server.outcome = taken
+    server.outcome = fail
     assert serve() == 1
     assert (
         capsys.readouterr().err

@@ -10,6 +10,6 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_tables_of_options_are_fresh(page: str) -> None:
+def test_tables_of_options_are_up_to_date(page: str) -> None:
     text = (DOCS / page).read_text()
     assert text == with_tables(page, text), "run `python -m naiad.cli.options_document`"

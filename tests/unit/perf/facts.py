@@ -1,4 +1,4 @@
-"""Models for tests, as a server would describe them."""
+"""Descriptions of models for tests."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""A small OpenAI-style server for tests: chat completions and completions, streamed or whole, over
-plain asyncio.
+"""A small OpenAI-style server for tests: chat completions and completions, streamed or not.
 
-Each word of the answer is one chunk. A request may ask for trouble with the field `trouble`: error
-(HTTP 429), broken (an error event in the middle), cut (the connection ends in the middle),
-slow_start (the first word waits for `release`). Run as a program it prints its port: python -m
-tests.unit.perf.fake_openai
+Each word of the response is one chunk. The field `trouble` of a request selects a failure: error
+(HTTP 429), broken (an error event in the middle), cut (the connection ends in the middle) or
+slow_start (the first word waits for `release`). `python -m tests.unit.perf.fake_openai` runs the
+server and prints its port.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class FakeOpenAi:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Closes its connections: what is left to the garbage collector is found in somebody else's
+        """Closes all connections. The garbage collector would report an open one in another
         test."""
         assert self._server is not None
         self._server.close()
@@ -48,14 +47,16 @@ class FakeOpenAi:
         task = asyncio.current_task()
         self._tasks.add(task)
         try:
-            await self._converse(reader, writer)
+            await self._serve_requests(reader, writer)
         finally:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
             self._tasks.discard(task)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_requests(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -67,11 +68,11 @@ class FakeOpenAi:
                 self.requests.append(body)
                 self.headers.append(headers)
                 self.paths.append(head[0].split()[1])
-                if not await self._answer(writer, body):
+                if not await self._respond(writer, body):
                     break
 
-    async def _answer(self, writer: asyncio.StreamWriter, body: dict[str, Any]) -> bool:
-        """False: close the connection."""
+    async def _respond(self, writer: asyncio.StreamWriter, body: dict[str, Any]) -> bool:
+        """Returns False if the connection must be closed."""
         trouble = body.get("trouble")
         if trouble == "error":
             writer.write(
@@ -90,7 +91,8 @@ class FakeOpenAi:
             )
             return True
         writer.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            b"HTTP/1.1 200 OK\r\n"
+            b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
         )
         if trouble == "slow_start":
             await self.release.wait()
@@ -130,10 +132,11 @@ def _part(body: dict[str, Any], name: str, text: str) -> dict[str, Any]:
 
 def _whole(status: int, document: dict[str, Any]) -> bytes:
     body = json.dumps(document).encode()
-    return (
-        f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-        + body
+    head = (
+        f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
     )
+    return head.encode() + body
 
 
 def _chunk(data: bytes) -> bytes:

@@ -9,7 +9,7 @@ from tests.fakes import FakeClock
 
 
 class FakeChannel:
-    """Keeps what was sent until `answer`, `respond` or `lose` says what became of it."""
+    """Holds sent requests until the test calls `finish`, `respond` or `lose`."""
 
     def __init__(self, listener: Listener, clock: FakeClock) -> None:
         self.listener = listener
@@ -35,7 +35,7 @@ class FakeChannel:
     def close(self) -> None:
         self.is_closed = True
 
-    def answer(self, error: str | None = None, payload: Any = None) -> None:
+    def finish(self, error: str | None = None, payload: Any = None) -> None:
         call = self.calls.pop(0)
         call.first_byte_ns = self.clock.now_ns()
         self.listener.on_end(call, error, payload, self.clock.now_ns())

@@ -1,4 +1,4 @@
-"""Input data: made up, from JSON, from a folder; and the requests built of it."""
+"""Tests input data (generated, from JSON, from a folder) and the requests built from it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def floats(raw: bytes) -> list[float]:
     return list(np.frombuffer(raw, np.float32))
 
 
-def test_random_data_is_sane_and_repeatable() -> None:
+def test_random_data_is_in_range_and_repeatable() -> None:
     kinds = ("FP16", "FP32", "FP64", "BF16", "INT8", "UINT64", "BOOL", "BYTES")
     facts = ModelFacts("m", "", tuple(TensorFacts(kind, kind, (3, 2)) for kind in kinds))
     step = generate(facts, {}).steps[0]
@@ -54,14 +54,14 @@ def test_zero_and_string_data() -> None:
     assert "COUNT" not in step
 
 
-def test_a_dynamic_shape_must_be_given() -> None:
+def test_a_dynamic_shape_requires_the_shape_option() -> None:
     with pytest.raises(OptionError, match="--shape TEXT:8"):
         generate(text_model(), {})
     with pytest.raises(OptionError, match="does not fit the model's shape"):
         generate(add_sub(), {"INPUT0": (5,)})
 
 
-def test_json_forms(tmp_path: Path) -> None:
+def test_reads_all_kinds_of_json_content(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         {
@@ -82,24 +82,24 @@ def test_json_forms(tmp_path: Path) -> None:
     assert steps[1]["COUNT"].raw == (7).to_bytes(4, "little")
 
 
-def test_json_streams_and_several_files(tmp_path: Path) -> None:
+def test_reads_streams_from_several_files(tmp_path: Path) -> None:
     one = [{"INPUT0": [1, 2, 3, 4], "INPUT1": [[1, 2], [3, 4]]}]
     path = written(tmp_path, {"data": [one, one * 2]})
     dataset = read_json_files([path, path], add_sub(), {})
     assert [len(stream) for stream in dataset.streams] == [1, 2, 1, 2]
-    assert dataset.is_given
+    assert dataset.is_from_file
 
 
 @pytest.mark.parametrize(
-    ("document", "words"),
+    ("document", "message"),
     [
         ("{", "is not JSON"),
-        ({"data": []}, "list 'data' that is not empty"),
+        ({"data": []}, "a non-empty list 'data'"),
         ({"data": [{"X": [1]}]}, "no tensor 'X'"),
         ({"data": [{"INPUT0": [1, 2, 3, 4]}]}, "no value for input 'INPUT1'"),
         ({"data": [{"INPUT0": [1], "INPUT1": [1]}]}, "does not fit 4 bytes"),
-        ({"data": [{"INPUT0": ["a", 1, 2, 3], "INPUT1": [1, 2, 3, 4]}]}, "not FP32 values"),
-        ({"data": [{"INPUT0": {"b64": "!"}, "INPUT1": [1, 2, 3, 4]}]}, "bad base64"),
+        ({"data": [{"INPUT0": ["a", 1, 2, 3], "INPUT1": [1, 2, 3, 4]}]}, "expected FP32 values"),
+        ({"data": [{"INPUT0": {"b64": "!"}, "INPUT1": [1, 2, 3, 4]}]}, "invalid base64"),
         ({"data": [[3]]}, "expected an object of tensors"),
         (
             {
@@ -110,34 +110,34 @@ def test_json_streams_and_several_files(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_json_mistakes_are_named(tmp_path: Path, document: Any, words: str) -> None:
-    with pytest.raises(OptionError, match=words):
+def test_rejects_invalid_json(tmp_path: Path, document: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         read_json_files([written(tmp_path, document)], add_sub(), {})
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_rejects_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="cannot be read"):
         read_json_files([tmp_path / "none.json"], add_sub(), {})
 
 
-def test_folder(tmp_path: Path) -> None:
+def test_reads_a_folder(tmp_path: Path) -> None:
     (tmp_path / "TEXT").write_text("one\ntwo\n")
     dataset = read_folder(tmp_path, text_model(), {"TEXT": (2,)})
     assert split_byte_strings(dataset.steps[0]["TEXT"].raw) == [b"one", b"two"]
     with pytest.raises(OptionError, match="needs 3 strings"):
         read_folder(tmp_path, text_model(), {"TEXT": (3,)})
-    with pytest.raises(OptionError, match="no file 'INPUT0'"):
+    with pytest.raises(OptionError, match="no file for the input 'INPUT0'"):
         read_folder(tmp_path, add_sub(), {})
 
 
 def steps_dataset(count: int) -> Dataset:
     facts = add_sub()
     return Dataset(
-        [[generate(facts, {}, seed=number).steps[0] for number in range(count)]], is_given=True
+        [[generate(facts, {}, seed=number).steps[0] for number in range(count)]], is_from_file=True
     )
 
 
-def test_batches_take_steps_in_turn() -> None:
+def test_batches_use_steps_in_turn() -> None:
     dataset = steps_dataset(5)
     requests = batched_requests(dataset, add_sub(), 2, {})
     assert len(requests) == 2
@@ -155,7 +155,7 @@ def test_batch_size_must_fit_the_model() -> None:
 
 
 def parts(data: bytes) -> tuple[dict[str, str], dict[str, Any], bytes]:
-    """Headers, JSON and binary tensors of an HTTP request, lengths checked."""
+    """Returns headers, JSON and binary tensors of an HTTP request, and checks the lengths."""
     head, _, body = data.partition(b"\r\n\r\n")
     headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
     assert int(headers["Content-Length"]) == len(body)
@@ -190,7 +190,7 @@ def test_http_request_as_json() -> None:
     ("sequence_id", "is_start", "is_end"),
     [(1, True, False), (2**63, False, True), (77, False, False)],
 )
-def test_http_sequence_requests_keep_their_lengths(
+def test_http_sequence_requests_have_a_fixed_length(
     sequence_id: int, is_start: bool, is_end: bool
 ) -> None:
     request = batched_requests(steps_dataset(1), add_sub(), 1, {})[0]
@@ -204,7 +204,7 @@ def test_http_sequence_requests_keep_their_lengths(
     assert len(binary) == 32
 
 
-def test_grpc_request_and_what_is_added_to_it() -> None:
+def test_grpc_request_with_inserted_sequence_parameters() -> None:
     request = batched_requests(
         steps_dataset(1), add_sub(), 1, {"text": "x", "flag": True, "real": 0.5}
     )[0]

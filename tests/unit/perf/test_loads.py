@@ -1,5 +1,4 @@
-"""Loads on channels without a network: how many requests are out, in which order, and what is
-recorded."""
+"""Tests loads on fake channels: the requests in flight, their order, and the records."""
 
 from __future__ import annotations
 
@@ -39,15 +38,15 @@ def closed(network: FakeNetwork, **options: object) -> ClosedLoop:
     )
 
 
-async def test_closed_loop_keeps_so_many_out() -> None:
+async def test_closed_loop_keeps_the_concurrency() -> None:
     network = FakeNetwork()
     load = closed(network)
     await load.apply(concurrency(3), Share())
     assert len(network.busy) == load.num_in_flight == 3
     network.clock.skip(5 * MS)
-    network.channels[1].answer()
+    network.channels[1].finish()
     assert len(network.busy) == 3
-    records = load.recorder.take()
+    records = load.recorder.collect()
     assert list(records.latency) == [5 * MS]
     assert [channel.sent for channel in network.channels] == [[b"a"], [b"b", b"b"], [b"a"]]
 
@@ -60,21 +59,21 @@ async def test_closed_loop_grows_and_shrinks() -> None:
     assert load.num_in_flight == 3
     await load.apply(concurrency(1), Share())
     for channel in network.channels:
-        channel.answer()
+        channel.finish()
     assert load.num_in_flight == 1
 
 
-async def test_closed_loop_stops_after_so_many() -> None:
+async def test_closed_loop_stops_after_the_requested_number() -> None:
     network = FakeNetwork()
     load = closed(network)
     await load.apply(concurrency(2), Share(num_requests=3))
     while network.busy:
-        network.busy[0].answer()
+        network.busy[0].finish()
     assert load.num_sent == 3
     assert load.is_exhausted
 
 
-async def test_stop_waits_for_what_is_out() -> None:
+async def test_stop_waits_for_requests_in_flight() -> None:
     network = FakeNetwork()
     load = closed(network)
     await load.apply(concurrency(2), Share())
@@ -82,19 +81,19 @@ async def test_stop_waits_for_what_is_out() -> None:
     await asyncio.sleep(0)
     assert not stopping.done()
     for channel in network.busy:
-        channel.answer()
+        channel.finish()
     await stopping
     assert all(channel.is_closed for channel in network.channels)
     assert load.num_sent == 2
 
 
-async def test_failures_are_counted_and_the_load_goes_on() -> None:
+async def test_counts_failures_and_continues() -> None:
     network = FakeNetwork()
     load = closed(network)
     await load.apply(concurrency(1), Share())
-    network.channels[0].answer("HTTP 503: busy")
-    network.channels[0].answer()
-    records = load.recorder.take()
+    network.channels[0].finish("HTTP 503: busy")
+    network.channels[0].finish()
+    records = load.recorder.collect()
     assert [failure.message for failure in records.failures] == ["HTTP 503: busy"]
     assert len(records) == 1
     assert not load.broken.is_set()
@@ -110,7 +109,7 @@ async def test_a_lost_server_breaks_the_load() -> None:
     assert load.last_error == "cannot connect"
 
 
-async def test_connecting_fails_before_anything_is_sent() -> None:
+async def test_a_failed_connection_is_reported_before_sending() -> None:
     network = FakeNetwork()
     load = ClosedLoop(
         Recorder(), lambda listener: _refusing(network, listener), lambda: PlainSource([b"a"])
@@ -134,8 +133,8 @@ async def test_responses_of_a_stream_are_digested() -> None:
     channel.respond("skip")
     network.clock.skip(MS)
     channel.respond("two")
-    channel.answer()
-    detail = load.recorder.take().details[0]
+    channel.finish()
+    detail = load.recorder.collect().details[0]
     assert detail.responses == ["one", "two"]
     assert [at_ns - detail.start_ns for at_ns in detail.response_ns] == [0, MS]
 
@@ -151,21 +150,21 @@ async def test_an_error_within_a_stream_fails_the_request() -> None:
     await load.apply(concurrency(1), Share())
     network.channels[0].respond("good")
     network.channels[0].respond("bad")
-    network.channels[0].answer()
-    records = load.recorder.take()
+    network.channels[0].finish()
+    records = load.recorder.collect()
     assert len(records) == 0
     assert [failure.message for failure in records.failures] == ["the engine died"]
 
 
-async def test_answers_are_checked() -> None:
+async def test_responses_are_checked() -> None:
     network = FakeNetwork()
     load = closed(
         network, check=lambda item, payload: None if payload == item else f"wrong for {item}"
     )
     await load.apply(concurrency(1), Share())
-    network.channels[0].answer(payload=0)
-    network.channels[0].answer(payload=7)
-    records = load.recorder.take()
+    network.channels[0].finish(payload=0)
+    network.channels[0].finish(payload=7)
+    records = load.recorder.collect()
     assert len(records) == 1
     assert records.failures[0].message == "wrong for 1"
 
@@ -197,26 +196,26 @@ async def test_latency_counts_from_the_intended_time() -> None:
     assert load.num_in_flight == 3, "at 0, 10 and 20 ms"
     network.clock.skip(start + 30 * MS - network.clock.now_ns())
     for channel in network.busy:
-        channel.answer()
-    records = load.recorder.take()
+        channel.finish()
+    records = load.recorder.collect()
     assert sorted(records.latency // MS) == [10, 20, 30]
     assert sorted(records.late // MS) == [5, 15, 25]
     await load.stop()
 
 
-async def test_without_a_free_channel_requests_wait_in_line() -> None:
+async def test_requests_without_a_free_channel_are_queued() -> None:
     network = FakeNetwork()
     load = open_loop(network, max_channels=2)
     start = network.clock.now_ns()
     await load.apply(Level(Mode.REQUEST_RATE, 1000), Share(start_ns=start))
     await fire(load, network, start + 3 * MS)
-    assert (load.num_in_flight, load.num_in_line) == (2, 2)
+    assert (load.num_in_flight, load.num_queued) == (2, 2)
     network.clock.skip(MS)
-    network.busy[0].answer()
-    assert (load.num_in_flight, load.num_in_line) == (2, 1)
+    network.busy[0].finish()
+    assert (load.num_in_flight, load.num_queued) == (2, 1)
     for channel in [*network.busy, *network.busy]:
         if channel.calls:
-            channel.answer()
+            channel.finish()
     await load.stop(0)
 
 
@@ -229,7 +228,7 @@ async def test_a_replay_ends() -> None:
     assert load.is_exhausted
     assert load.num_sent == 2
     for channel in network.busy:
-        channel.answer()
+        channel.finish()
     await load.stop()
 
 
@@ -284,7 +283,7 @@ def plan(lengths: list[int], **options: float) -> SequencePlan:
     return SequencePlan(lengths, encode, SequenceIds(), **options)  # type: ignore[arg-type]
 
 
-def test_sequences_walk_through_their_streams() -> None:
+def test_a_sequence_uses_the_steps_of_its_stream() -> None:
     source = SequenceSource(plan([2, 3]))
     assert [source.next().data.decode() for _ in range(6)] == [
         "1:0.0S",
@@ -308,11 +307,11 @@ def test_sequence_length_varies_around_its_base() -> None:
     assert len(set(lengths)) > 2
 
 
-def test_sequence_ids_go_round_without_collision() -> None:
+def test_sequence_ids_are_reused_without_collision() -> None:
     ids = SequenceIds(5, 8)
-    first, second = ids.take(), ids.take()
-    ids.give_back(first)
-    assert (first, second, ids.take(), ids.take()) == (5, 6, 7, 5)
+    first, second = ids.acquire(), ids.acquire()
+    ids.release(first)
+    assert (first, second, ids.acquire(), ids.acquire()) == (5, 6, 7, 5)
 
 
 async def test_closed_loop_ends_open_sequences_when_it_stops() -> None:
@@ -324,8 +323,8 @@ async def test_closed_loop_ends_open_sequences_when_it_stops() -> None:
     await load.apply(concurrency(1), Share())
     stopping = asyncio.ensure_future(load.stop(5))
     await asyncio.sleep(0)
-    network.channels[0].answer()
-    network.channels[0].answer()
+    network.channels[0].finish()
+    network.channels[0].finish()
     await stopping
     assert network.channels[0].sent == [b"1:0.0S", b"1:0.1E"]
 
@@ -345,7 +344,7 @@ async def test_sequences_at_a_rate_keep_their_order() -> None:
     await fire(load, network, start + 3 * MS)
     first, second = network.channels[:2]
     assert (first.sent, second.sent) == ([b"1:0.0S"], [b"2:0.0S"])
-    first.answer()
+    first.finish()
     assert first.sent == [b"1:0.0S", b"1:0.1"]
     await load.stop(0)
 
@@ -370,21 +369,21 @@ async def test_periodic_burst_grows_with_responses() -> None:
     assert load.num_sent == 3
     network.channels[0].respond("x")
     assert load.num_sent == 3, "only the newest requests call for more"
-    network.channels[1].answer()
+    network.channels[1].finish()
     assert load.num_sent == 4
     assert load.is_exhausted
     for channel in network.busy:
-        channel.answer()
+        channel.finish()
     await load.stop()
 
 
-def test_recorder_hands_out_windows() -> None:
+def test_recorder_collects_windows() -> None:
     recorder = Recorder()
     call = Call(0, 0, 10, 4)
     call.sent_ns, call.written_ns, call.first_byte_ns = 12, 13, 20
     recorder.add(call, 1, 25)
     recorder.add_failure("x", 26)
-    records = recorder.take()
+    records = recorder.collect()
     assert (
         list(records.latency),
         list(records.send),
@@ -392,5 +391,5 @@ def test_recorder_hands_out_windows() -> None:
         list(records.late),
     ) == ([15], [1], [5], [2])
     assert list(records.sequence) == [4]
-    assert len(recorder.take()) == 0
+    assert len(recorder.collect()) == 0
     assert recorder.num_ended == 2

@@ -1,4 +1,4 @@
-"""Windows, stability and searches, on made-up records and a driver that answers what it is told."""
+"""Tests windows, stability and searches with made-up records and a scripted driver."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_summary_of_windows() -> None:
     assert summary.send_per_s == 3.5
 
 
-def test_percentiles_are_real_samples() -> None:
+def test_percentiles_are_samples() -> None:
     assert nearest_rank(np.array([1.0, 2.0, 3.0]), 50) == 2.0
     assert nearest_rank(np.array([]), 99) == 0.0
 
@@ -72,33 +72,37 @@ def points(*pairs: tuple[float, float]) -> list[Point]:
 def test_three_windows_that_agree_are_stable() -> None:
     verdict = judge(points((1, 900), (100, 50), (105, 52), (101, 51)), 10, "average latency")
     assert verdict == Verdict(
-        True, "throughput 5.0% and average latency 4.0% apart over the last 3 windows (limit 10%)"
+        True,
+        "over the last 3 windows, throughput differs by 5.0% and average latency by 4.0%"
+        " (limit 10%)",
     )
     assert not judge(points((100, 50), (100, 50)), 10, "x").is_stable
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "words"),
+    ("windows", "rate", "message"),
     [
         (points((100, 50), (100, 70), (100, 90)), 0, "latency rises"),
         (points((100, 90), (100, 70), (100, 50)), 0, "warming up"),
-        (points((100, 50), (100, 90), (100, 50)), 0, "goes up and down"),
-        (points((50, 50), (60, 70), (60, 90)), 100, "answers 60 of 100"),
+        (points((100, 50), (100, 90), (100, 50)), 0, "the figures fluctuate"),
+        (points((50, 50), (60, 70), (60, 90)), 100, "completes 60 of 100"),
         ([Point(100, 50, 3), Point(100, 90), Point(100, 50)], 0, "some requests failed"),
-        (points((100, 50), (0, 0), (100, 50)), 0, "no finished request"),
+        (points((100, 50), (0, 0), (100, 50)), 0, "no request finished"),
     ],
 )
-def test_what_is_not_stable_says_why(given: list[Point], wanted: float, words: str) -> None:
-    verdict = judge(given, 10, "average latency", wanted)
+def test_explains_why_windows_are_not_stable(
+    windows: list[Point], rate: float, message: str
+) -> None:
+    verdict = judge(windows, 10, "average latency", rate)
     assert not verdict.is_stable
-    assert words in verdict.explanation
+    assert message in verdict.explanation
 
 
 # Measuring.
 
 
 class ScriptedDriver:
-    """Each `take` gives the next of the given records."""
+    """Each call of `collect` returns the next records of the script."""
 
     def __init__(self, script: list[Records], *, refuses: bool = False) -> None:
         self.broken = asyncio.Event()
@@ -112,11 +116,11 @@ class ScriptedDriver:
             raise ConnectError("cannot connect to localhost:1: Connection refused")
         self.levels.append((level.value, num_requests))
 
-    async def take(self) -> Records:
+    async def collect(self) -> Records:
         return self._script.pop(0)
 
     async def status(self) -> DriverStatus:
-        """Requests end all the time, unless the records that come next are empty."""
+        """Counts another request as ended, unless the next records are empty."""
         self._num_ended += bool(len(self._script[0]) or self._script[0].failures)
         return DriverStatus(0, 0, self._num_ended, 0, True)
 
@@ -130,7 +134,7 @@ class Watch:
     def begin(self, level: Level) -> None:
         self.seen.append("begin")
 
-    def glance(
+    def progress(
         self, level: Level, trial: int, max_trials: int, fraction: float, num_ended: int
     ) -> None: ...
 
@@ -161,7 +165,7 @@ async def test_a_level_ends_when_it_is_stable() -> None:
     assert watch.seen == ["begin", "window 1", "window 2", "window 3", "end"]
 
 
-async def test_an_unstable_level_gives_its_last_windows() -> None:
+async def test_an_unstable_level_reports_its_last_windows() -> None:
     pace = Pace(interval_s=0.001, max_trials=4, stability_percent=10)
     result, _, _ = await measure(
         [records([latency]) for latency in (1.0, 100.0, 300.0, 900.0)], pace
@@ -182,12 +186,12 @@ async def test_a_window_of_failures_ends_the_level() -> None:
 
 async def test_a_server_that_hangs_ends_the_level() -> None:
     result, _, watch = await measure([records([])], Pace(interval_s=0.001, hang_s=0.01))
-    assert "no request was answered" in result.error
+    assert "no response within" in result.error
     assert result.summary is None
     assert watch.seen == ["begin", "window 1", "end"]
 
 
-async def test_a_window_goes_on_until_there_is_an_answer() -> None:
+async def test_a_window_lasts_until_the_first_response() -> None:
     driver, watch = ScriptedDriver([records([])] * 3), Watch()
     measuring = asyncio.ensure_future(Measurer(driver, WindowPlan(), PACE, watch).measure(LEVEL))
     asked = 0
@@ -214,7 +218,7 @@ async def test_a_server_that_is_gone_ends_the_level() -> None:
     assert result.error == "the server is gone: cannot connect to localhost:1"
 
 
-async def test_a_server_that_refuses_is_no_traceback() -> None:
+async def test_a_refused_connection_ends_the_level() -> None:
     result, _, watch = await measure([], refuses=True)
     assert "Connection refused" in result.error
     assert watch.seen == ["begin", "end"]
@@ -236,14 +240,14 @@ def result_at(value: float, latency_us: float, error: str = "") -> LevelResult:
 
 
 async def values_of(
-    walk: object, found: Range, threshold_ms: float, latency_of: object
+    walk: object, values: Range, threshold_ms: float, latency_of: object
 ) -> list[float]:
     async def measured(value: float) -> LevelResult:
         return result_at(value, latency_of(value))  # type: ignore[operator]
 
     return [
         result.level.value
-        async for result in walk(found, measured, within_threshold(threshold_ms, -1))  # type: ignore[operator]
+        async for result in walk(values, measured, within_threshold(threshold_ms, -1))  # type: ignore[operator]
     ]
 
 
@@ -276,7 +280,7 @@ async def test_an_error_ends_a_search() -> None:
     )
 
 
-# The server's own statistics.
+# Statistics of the server.
 
 
 def counters(requests: int, queue_us: float) -> Counters:

@@ -1,5 +1,5 @@
-"""Whole runs of the command against a small OpenAI-style server: figures, failures, replay,
-exports, several processes."""
+"""Runs the command against a small OpenAI-style server: figures, failures, replay, exports and
+several processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.perf.fake_openai import FakeOpenAi
 
 
 class Background:
-    """The server in a thread with its own loop: the command has one of its own."""
+    """Runs the server in a thread with its own event loop, because the command has another."""
 
     def __init__(self, server: FakeOpenAi) -> None:
         self.server = server
@@ -105,7 +105,7 @@ def test_streamed_chat(
     )
     text = capsys.readouterr().out
     assert "Time to first token (ms)" in text
-    assert "(100.0% kept all limits)" in text
+    assert "(100.0% within all limits)" in text
     tokens = json.loads(results.read_text())["levels"][0]["summary"]["tokens"]
     assert tokens["statistics"]["output_sequence_length"]["average"] == 5
     assert tokens["statistics"]["input_sequence_length"]["average"] == 12
@@ -118,7 +118,7 @@ def test_streamed_chat(
     assert json.loads(exported["request_inputs"]["payload"])["model"] == "tiny"
 
 
-def test_whole_answers_and_completions(
+def test_completions_without_streaming(
     fake: Background, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert perf(fake, "--endpoint", "v1/completions", "--osl", "3", "--request-count", "6") == 0
@@ -127,7 +127,7 @@ def test_whole_answers_and_completions(
     assert len(fake.server.requests) == 6
 
 
-def test_tokens_are_chunks_when_the_server_does_not_count(
+def test_counts_chunks_if_the_server_does_not_report_tokens(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     background = Background(FakeOpenAi(has_usage=False))
@@ -135,29 +135,29 @@ def test_tokens_are_chunks_when_the_server_does_not_count(
         assert perf(background, "--streaming", "--request-count", "4") == 0
     finally:
         background.stop()
-    assert "Tokens are counted as chunks" in capsys.readouterr().out
+    assert "Each chunk with text is counted as one token" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("trouble", "words"),
+    ("trouble", "message"),
     [
         ("error", "HTTP 429: too many requests"),
         ("broken", "the engine died"),
-        ("cut", "closed the connection before it answered"),
+        ("cut", "closed the connection before it responded"),
     ],
 )
-def test_a_server_that_fails_gives_a_clear_line(
-    fake: Background, trouble: str, words: str, capsys: pytest.CaptureFixture[str]
+def test_reports_failures_of_the_server(
+    fake: Background, trouble: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
         perf(fake, "--streaming", "--extra-inputs", f"trouble:{trouble}", "--max-trials", "1") == 99
     )
     out, err = capsys.readouterr()
-    assert words in out
+    assert message in out
     assert "Traceback" not in out + err
 
 
-def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_a_missing_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         run(naiad, "naiad", ["perf", "-m", "m", "--service-kind", "openai", "-u", "127.0.0.1:1"])
         == 99

@@ -1,4 +1,4 @@
-"""Reports: perf_analyzer's lines and columns, exports, comparisons, pages."""
+"""Tests reports: perf_analyzer's lines and columns, exports, comparisons and pages."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def result(
 OPTIONS = PerfOptions(model="add_sub", concurrency_range=Range(1, 2, 1, True))
 
 
-def test_the_lines_of_perf_analyzer() -> None:
+def test_prints_the_lines_of_perf_analyzer() -> None:
     text = level_text(result(), OPTIONS, add_sub())
     for line in (
         "  Client: ",
@@ -91,8 +91,8 @@ def test_the_lines_of_perf_analyzer() -> None:
         "    Inference count: 4",
         "    Execution count: 2",
         "    Successful request count: 4",
-        "    Avg request latency: 300 usec (overhead 160 usec + queue 20 usec + compute input 30 usec + compute infer 40 usec "
-        "+ compute output 50 usec)",
+        "    Avg request latency: 300 usec (overhead 160 usec + queue 20 usec "
+        "+ compute input 30 usec + compute infer 40 usec + compute output 50 usec)",
         "    Avg GPU Utilization:",
         "      GPU-1 : 50.0%",
     ):
@@ -106,7 +106,7 @@ def test_the_lines_of_perf_analyzer() -> None:
     )
 
 
-def test_what_is_not_stable_or_given_up_is_said() -> None:
+def test_reports_unstable_and_aborted_levels() -> None:
     assert "[WARNING] Not stable after 1 windows: because" in level_text(
         result(is_stable=False), OPTIONS, add_sub()
     )
@@ -119,8 +119,9 @@ def test_what_is_not_stable_or_given_up_is_said() -> None:
 def test_csv_columns() -> None:
     plain = list(csv.DictReader(io.StringIO(csv_text([result()], OPTIONS, add_sub()))))
     assert list(plain[0]) == [
-        "Concurrency", "Inferences/Second", "Client Send", "Network+Server Send/Recv", "Server Queue", "Server Compute Input",
-        "Server Compute Infer", "Server Compute Output", "Client Recv", "p50 latency", "p90 latency", "p95 latency", "p99 latency",
+        "Concurrency", "Inferences/Second", "Client Send", "Network+Server Send/Recv",
+        "Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output",
+        "Client Recv", "p50 latency", "p90 latency", "p95 latency", "p99 latency",
     ]  # fmt: skip
     assert plain[0]["Network+Server Send/Recv"] == "360"
     verbose = msgspec.structs.replace(OPTIONS, verbose_csv=True, collect_metrics=True)
@@ -187,7 +188,7 @@ def test_validation_data() -> None:
         is_grpc=False,
     )
     assert check(0, (head, body)) is None
-    assert "is not what validation_data says" in str(check(1, (head, body)))
+    assert "differs from validation_data" in str(check(1, (head, body)))
     assert "no output 'NONE'" in str(check(2, (head, body)))
 
 
@@ -206,11 +207,11 @@ def test_a_run_can_be_saved_and_read(tmp_path: Path) -> None:
     path.write_text(encode_run(run))
     assert read_run(path) == run
     path.write_text("{}")
-    with pytest.raises(OptionError, match="is not a result of --json"):
+    with pytest.raises(OptionError, match="was not written by --json"):
         read_run(path)
 
 
-def test_rivals() -> None:
+def test_parses_the_values_of_compare() -> None:
     assert parse_rival("triton=-u host:1 -i grpc").arguments == ("-u", "host:1", "-i", "grpc")
     assert parse_rival("triton=-u host:1").label == "triton"
     assert parse_rival("another server=-u host:1").label == "another server"
@@ -240,7 +241,7 @@ def test_comparison_on_the_terminal() -> None:
 
 
 class _Checker(HTMLParser):
-    """Counts tags, and finds what is not closed."""
+    """Counts tags and checks that they are closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -267,7 +268,7 @@ def check_page(text: str) -> dict[str, int]:
     return checker.count
 
 
-def test_page_is_one_whole_file() -> None:
+def test_the_page_is_complete_in_one_file() -> None:
     chunks = [Detail(0, -1, 0, [1_000_000, 3_000_000], [TokenChunk(1, 9, 2), TokenChunk(1)])] * 4
     count = check_page(
         perf_page([saved("<b>one</b>", details=chunks), saved("two", is_stable=False)])

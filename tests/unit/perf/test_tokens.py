@@ -1,4 +1,4 @@
-"""Prompts and token figures."""
+"""Tests prompts and token figures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_figures_of_one_request() -> None:
     assert (tokens.num_input, tokens.num_output, tokens.counted_by) == (12, 4, "usage")
 
 
-def test_who_counts_tokens() -> None:
+def test_sources_of_the_token_count() -> None:
     chunks = [TokenChunk(1, text="a b "), TokenChunk(1, text="c")]
     by_chunks = request_tokens(detail([1, 2], chunks), 2 * MS, TokenCounting([7]))
     by_tokenizer = request_tokens(detail([1, 2], chunks), 2 * MS, TokenCounting([7], WORDS.count))
@@ -54,9 +54,13 @@ def test_who_counts_tokens() -> None:
 
 
 def test_summary_and_goodput() -> None:
-    found = [request_tokens(detail([ttft, ttft + 10], [TokenChunk(1), TokenChunk(1, 5, 2)]), round((ttft + 10) * MS), TokenCounting())
-             for ttft in (10.0, 20.0, 90.0)]  # fmt: skip
-    known = [tokens for tokens in found if tokens is not None]
+    chunks = [TokenChunk(1), TokenChunk(1, 5, 2)]
+    known = []
+    for ttft in (10.0, 20.0, 90.0):
+        end_ns = round((ttft + 10) * MS)
+        tokens = request_tokens(detail([ttft, ttft + 10], chunks), end_ns, TokenCounting())
+        assert tokens is not None
+        known.append(tokens)
     summary = summarize_requests(known, 2.0, {"time_to_first_token": 50})
     assert summary.output_tokens_per_s == 3.0
     assert summary.input_tokens_per_s == 7.5
@@ -66,7 +70,7 @@ def test_summary_and_goodput() -> None:
     assert not is_good(known[0], {"output_token_throughput_per_request": 500})
 
 
-def test_synthetic_prompts_have_their_lengths() -> None:
+def test_synthetic_prompts_have_the_requested_lengths() -> None:
     prompts = synthetic(20, Lengths(100, 0, 30, 0, 40), WORDS)
     assert {prompt.num_tokens for prompt in prompts} == {100}
     assert {prompt.max_tokens for prompt in prompts} == {30}
@@ -78,7 +82,7 @@ def test_synthetic_prompts_have_their_lengths() -> None:
     assert 15 < max(prompt.num_tokens for prompt in spread) - 100 < 90
 
 
-def test_prompts_from_a_file(tmp_path: Path) -> None:
+def test_reads_prompts_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_text('plain words\n{"text": "json words here", "max_tokens": 9}\n\n')
     prompts = read_prompts(path, Lengths(output_mean=5), WORDS)
@@ -87,7 +91,7 @@ def test_prompts_from_a_file(tmp_path: Path) -> None:
         ("json words here", 3, 9),
     ]
     path.write_text('{"nothing": 1}\n')
-    with pytest.raises(OptionError, match="line 1: no 'text'"):
+    with pytest.raises(OptionError, match="line 1: expected a 'text'"):
         read_prompts(path, Lengths(), WORDS)
 
 
@@ -100,13 +104,13 @@ def test_a_trace_keeps_times_lengths_and_common_prefixes(tmp_path: Path) -> None
     ]
     path.write_text("\n".join(map(json.dumps, entries)))
     prompts = read_trace(path, WORDS)
-    assert [prompt.at_s for prompt in prompts] == [0, 0, 0.5]
+    assert [prompt.sent_s for prompt in prompts] == [0, 0, 0.5]
     assert [prompt.num_tokens for prompt in prompts] == [600, 2, 600]
     first, last = prompts[0].text.split(), prompts[2].text.split()
     assert first[:512] == last[:512]
     assert first[512:] != last[512:]
     path.write_text('{"input_length": 3}')
-    with pytest.raises(OptionError, match="no 'timestamp'"):
+    with pytest.raises(OptionError, match="expected a 'timestamp'"):
         read_trace(path, WORDS)
 
 
@@ -150,11 +154,12 @@ def test_openai_events() -> None:
     assert digest(
         (
             None,
-            b'{"choices":[{"message":{"content":"all"}}],"usage":{"prompt_tokens":1,"completion_tokens":2}}',
+            b'{"choices":[{"message":{"content":"all"}}],'
+            b'"usage":{"prompt_tokens":1,"completion_tokens":2}}',
         )
     ) == TokenChunk(1, 1, 2, "all")
-    for event, words in ((b'{"error":{"message":"no"}}', "no"), (b"{", "cannot be read")):
-        with pytest.raises(ResponseFailureError, match=words):
+    for event, message in ((b'{"error":{"message":"no"}}', "no"), (b"{", "cannot be decoded")):
+        with pytest.raises(ResponseFailureError, match=message):
             digest(event)
 
 
@@ -197,6 +202,6 @@ def test_tensors_of_a_language_model() -> None:
         )
 
 
-def test_tokenizer_that_is_not_there(tmp_path: Path) -> None:
+def test_rejects_a_missing_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is not a file"):
         token_counter(str(tmp_path))

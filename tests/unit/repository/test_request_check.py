@@ -7,7 +7,8 @@ import pytest
 
 from naiad.core.byte_strings import encode_byte_strings
 from naiad.core.model_spec import ModelSpec, TensorSpec
-from naiad.core.request import InferRequest, RequestForm
+from naiad.core.request import InferRequest
+from naiad.core.signature import RequestSignature
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError
 from naiad.repository.request_check import RequestCheck
@@ -175,16 +176,18 @@ def test_strings_are_counted(shape: list[int], data: bytes, message: str) -> Non
 
 
 def test_a_signature_is_validated_once_for_all_requests_of_the_same_sizes() -> None:
-    check, form = RequestCheck(AB), RequestForm()
-    check.check(InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4])], form=form))
-    again = InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4])], form=form)
+    check, signature = RequestCheck(AB), RequestSignature()
+    check.check(InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4])], signature=signature))
+    again = InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4])], signature=signature)
     check.check(again)
     assert again.batch_size == 2
     with pytest.raises(NaiadError, match="byte size mismatch"):
         check.check(
-            InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4], num_bytes=3)], form=form)
+            InferRequest(
+                "m", [tensor("A", [2, 4]), tensor("B", [2, 4], num_bytes=3)], signature=signature
+            )
         )
     with pytest.raises(NaiadError, match="unexpected shape"):
         RequestCheck(spec(fp32("A", [5]), fp32("B", [4]))).check(
-            InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4])], form=form)
+            InferRequest("m", [tensor("A", [2, 4]), tensor("B", [2, 4])], signature=signature)
         )

@@ -73,12 +73,15 @@ restricted_protocol = compound.restriction("grpc-restricted-protocol", "protocol
         ),
     ],
 )
-def test_parts(parse: Callable[[str], object], text: str, expected: object) -> None:
+def test_parses_the_parts(parse: Callable[[str], object], text: str, expected: object) -> None:
     assert parse(text) == expected
 
 
 BACKEND = "--backend-config option format is '<backend name>,<setting>=<value>'. Got "
-NO_BACKEND = "No backend specified. --backend-config option format is <backend name>,<setting>=<value> or <setting>=<value>. Got "
+NO_BACKEND = (
+    "No backend specified. --backend-config option format is"
+    " <backend name>,<setting>=<value> or <setting>=<value>. Got "
+)
 METRICS = "--metrics-config option format is <setting>=<value>. Got "
 TRACE = "--trace-config option format is '<trace mode>,<setting>=<value>'. Got "
 TRACE_MODE = (
@@ -89,14 +92,20 @@ NO_CACHE = (
     "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got "
 )
 POLICY = "--host-policy option format is '<policy name>,<setting>=<value>'. Got "
-RESOURCE = "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got "
-PAIR = "Cannot parse pair option due to incorrect number of inputs.--<pair option> argument requires format "
+RESOURCE = (
+    "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or"
+    " '<resource_name>:<count>'. Got "
+)
+PAIR = (
+    "Cannot parse pair option due to incorrect number of inputs."
+    "--<pair option> argument requires format "
+)
 API = "--http-restricted-api option format is '<config name>:<setting>=<value>'. Got "
 
 
-# Each of these is what Triton 2.51 answers, except that we do not repeat what may be a secret.
+# Each message is Triton 2.51's, except that values which may be secrets are masked.
 @pytest.mark.parametrize(
-    ("parse", "text", "words"),
+    ("parse", "text", "message"),
     [
         (compound.backend_config, "foo", BACKEND + "foo"),
         (compound.backend_config, ",foo=bar", NO_BACKEND + ",foo=bar"),
@@ -120,7 +129,8 @@ API = "--http-restricted-api option format is '<config name>:<setting>=<value>'.
         (
             compound.host_policy,
             "gpu_0,foo=x",
-            "Unsupported host policy setting 'foo' is specified, supported settings are 'numa-node', 'cpu-cores'",
+            "Unsupported host policy setting 'foo' is specified,"
+            " supported settings are 'numa-node', 'cpu-cores'",
         ),
         (compound.rate_limit_resource, "R", RESOURCE + "R"),
         (compound.rate_limit_resource, "R:1:2:3", RESOURCE + "R:1:2:3"),
@@ -146,16 +156,16 @@ API = "--http-restricted-api option format is '<config name>:<setting>=<value>'.
         (restricted_protocol, "foo:a=b", "unknown restricted protocol 'foo' "),
     ],
 )
-def test_words_of_refusal(parse: Callable[[str], object], text: str, words: str) -> None:
+def test_error_messages(parse: Callable[[str], object], text: str, message: str) -> None:
     with pytest.raises(ValueError) as failure:  # noqa: PT011
         parse(text)
-    assert str(failure.value) == words
+    assert str(failure.value) == message
 
 
 @pytest.mark.parametrize(
     "entry", [restricted_api("health:key=hush"), compound.cache_config("redis,password=hush")]
 )
-def test_secrets_are_in_no_repr(entry: msgspec.Struct) -> None:
+def test_repr_does_not_contain_secrets(entry: msgspec.Struct) -> None:
     assert "hush" not in repr(entry)
     assert "hush" not in f"{entry}"
 
@@ -181,7 +191,7 @@ def test_secrets_are_in_no_repr(entry: msgspec.Struct) -> None:
     ),
     st.text(),
 )
-def test_any_text_is_a_value_or_a_value_error(parse: Callable[[str], object], text: str) -> None:
+def test_any_text_parses_or_raises_value_error(parse: Callable[[str], object], text: str) -> None:
     try:
         parse(text)
     except ValueError:

@@ -12,7 +12,7 @@ def test_the_document_is_up_to_date() -> None:
     )
 
 
-def test_every_option_is_in_it() -> None:
+def test_the_document_lists_every_option() -> None:
     page = settings_page()
     missing = [name for name in OPTIONS if f"`--{name}" not in page]
     assert missing == []

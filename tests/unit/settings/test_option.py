@@ -18,12 +18,12 @@ class Unparsed(msgspec.Struct):
     port: Annotated[bytes, GROUP("help")] = b""
 
 
-def test_a_field_without_a_declaration_is_refused() -> None:
+def test_rejects_a_field_without_a_declaration() -> None:
     with pytest.raises(TypeError, match="setting 'port' is not declared"):
         declared_options(Undeclared)
 
 
-def test_a_type_that_nobody_parses_is_refused() -> None:
+def test_rejects_a_type_without_a_parser() -> None:
     with pytest.raises(
         TypeError, match="setting 'port' of type <class 'bytes'> needs a parse function"
     ):
@@ -31,13 +31,13 @@ def test_a_type_that_nobody_parses_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_is_explained(name: str) -> None:
+def test_every_help_text_is_a_sentence(name: str) -> None:
     help = OPTIONS[name].flag.help
-    assert re.fullmatch(r"\S.*[.]", help), "a sentence"
+    assert re.fullmatch(r"\S.*[.]", help), "expected a sentence that ends with a period"
 
 
-def test_triton_has_these_flags_and_defaults() -> None:
-    """TRITON's own: a changed default is a broken promise to whoever moves from it."""
+def test_defaults_are_those_of_triton() -> None:
+    """Users who move from Triton rely on its defaults."""
     defaults = {name: OPTIONS[name].default for name in TRITON_DEFAULTS}
     assert defaults == TRITON_DEFAULTS
 

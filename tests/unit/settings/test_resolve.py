@@ -10,7 +10,7 @@ from naiad.settings.consistency import check_creation
 from naiad.settings.effect import WITHOUT_EFFECT
 from naiad.settings.resolve import OPTIONS, TRITONSERVER_DEFAULTS, resolve
 
-# A text for every option that parses to something else than its default, and that something.
+# For every option, a text that does not parse to the default, and the value it parses to.
 EXAMPLES: dict[str, tuple[str, Any]] = {
     "id": ("naiad", "naiad"),
     "exit-timeout-secs": ("7", 7),
@@ -18,6 +18,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "busy-poll-us": ("50", 50),
     "direct-calls": ("false", False),
     "ensemble-relay": ("false", False),
+    "fast-paths": ("false", False),
     "log-verbose": ("2", 2),
     "log-info": ("off", False),
     "log-warning": ("0", False),
@@ -102,8 +103,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "buffer-manager-thread-count": ("1", 1),
     "allow-client-shm": ("true", True),
 }
-# Options whose values are structs (tests/unit/settings/test_compound.py), or that are replaced by
-# others.
+# Options whose values are structs, which tests/unit/settings/test_compound.py tests.
 COMPOUND = {
     "sagemaker-safe-port-range": "1-2",
     "load-model": "m",
@@ -142,7 +142,7 @@ def test_every_option_reaches_its_field(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_option_can_come_from_the_environment_and_from_a_file(
+def test_every_option_is_read_from_the_environment_and_from_a_file(
     name: str, tmp_path: Path
 ) -> None:
     text, expected = EXAMPLES[name]
@@ -154,34 +154,35 @@ def test_every_option_can_come_from_the_environment_and_from_a_file(
 
 
 @pytest.mark.parametrize("name", [*EXAMPLES, *COMPOUND])
-def test_exactly_the_options_of_the_table_warn(name: str) -> None:
+def test_only_options_without_effect_warn(name: str) -> None:
     text = EXAMPLES[name][0] if name in EXAMPLES else COMPOUND[name]
-    given = {name: [text]} | ({"model-control-mode": ["explicit"]} if name == "load-model" else {})
-    warnings = resolve(given, {}).warnings
+    texts = {name: [text]} | ({"model-control-mode": ["explicit"]} if name == "load-model" else {})
+    warnings = resolve(texts, {}).warnings
     if name in WITHOUT_EFFECT:
         assert warnings == [f"--{name} is accepted but has no effect{WITHOUT_EFFECT[name]}"]
     else:
         assert warnings == []
 
 
-def test_the_table_of_effects_names_real_options() -> None:
+def test_options_without_effect_exist() -> None:
     assert WITHOUT_EFFECT.keys() <= OPTIONS.keys()
 
 
 def test_an_option_at_its_default_does_not_warn() -> None:
-    given = {
+    texts = {
         "grpc-use-ssl": ["false"],
         "rate-limit": ["off"],
         "http-thread-count": ["8"],
         "allow-client-shm": ["0"],
     }
-    assert resolve(given, {}).warnings == []
+    assert resolve(texts, {}).warnings == []
 
 
-def test_sources_in_order(tmp_path: Path) -> None:
+def test_command_line_overrides_environment_overrides_file(tmp_path: Path) -> None:
     file = tmp_path / "naiad.toml"
     file.write_text(
-        'http-port = 1\ngrpc_port = 2\nmetrics-port = 3\nmodel-store = ["/a", "/b"]\nallow-metrics = false\n'
+        "http-port = 1\ngrpc_port = 2\nmetrics-port = 3\n"
+        'model-store = ["/a", "/b"]\nallow-metrics = false\n'
     )
     environ = {"NAIAD_HTTP_PORT": "11", "NAIAD_GRPC_PORT": "12", "NAIAD_CONFIG_FILE": str(file)}
     settings = resolve({"http-port": ["21"]}, environ).settings
@@ -190,13 +191,13 @@ def test_sources_in_order(tmp_path: Path) -> None:
     assert not settings.allow_metrics
 
 
-def test_the_last_of_several_wins_and_repeated_ones_add_up() -> None:
-    given = {
+def test_the_last_value_wins_and_repeatable_options_keep_all_values() -> None:
+    texts = {
         "http-port": ["1", "2"],
         "model-repository": ["/a", "/b"],
         "backend-config": ["x=1", "python,y=2"],
     }
-    settings = resolve(given, {}).settings
+    settings = resolve(texts, {}).settings
     assert settings.http_port == 2
     assert settings.model_repository == ("/a", "/b")
     assert settings.backend_config == (
@@ -212,9 +213,9 @@ def test_repeated_options_in_the_environment() -> None:
     )
 
 
-def test_backend_settings_prefer_the_backends_own() -> None:
-    given = {"backend-config": ["python,x=1", "x=2", "y=3", "other,z=4"]}
-    settings = resolve(given, {}).settings
+def test_settings_of_one_backend_override_settings_of_all() -> None:
+    texts = {"backend-config": ["python,x=1", "x=2", "y=3", "other,z=4"]}
+    settings = resolve(texts, {}).settings
     assert settings.backend_settings("python") == {"x": "1", "y": "3"}
     assert settings.backend_settings("onnx") == {"x": "2", "y": "3"}
 
@@ -238,7 +239,7 @@ def test_defaults() -> None:
     )
 
 
-def test_vertex_ai_tells_where_to_listen() -> None:
+def test_vertex_ai_variables_set_the_port() -> None:
     assert not resolve({}, {"AIP_HTTP_PORT": "9"}).settings.allow_vertex_ai
     settings = resolve({}, {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "9999"}).settings
     assert settings.allow_vertex_ai
@@ -248,29 +249,32 @@ def test_vertex_ai_tells_where_to_listen() -> None:
     ).settings.allow_vertex_ai
 
 
-def refusal(given: dict[str, list[str]], environ: dict[str, str] | None = None) -> str:
+def option_error(texts: dict[str, list[str]], environ: dict[str, str] | None = None) -> str:
     with pytest.raises(OptionError) as failure:
-        resolve(given, environ or {})
+        resolve(texts, environ or {})
     return str(failure.value)
 
 
 def test_errors_name_the_source(tmp_path: Path) -> None:
     assert (
-        refusal({"http-port": ["x"]}) == 'Bad option: "--http-port".\nInvalid option value. Got x'
+        option_error({"http-port": ["x"]})
+        == 'Bad option: "--http-port".\nInvalid option value. Got x'
     )
-    # Kubernetes sets such a variable for a service called naiad-http.
+    # Kubernetes sets this variable in containers if there is a service called naiad-http.
     environ = {"NAIAD_HTTP_PORT": "tcp://10.0.0.1:80"}
     assert (
-        refusal({}, environ)
+        option_error({}, environ)
         == 'Bad option: "NAIAD_HTTP_PORT".\nInvalid option value. Got tcp://10.0.0.1:80'
     )
     file = tmp_path / "naiad.toml"
     file.write_text("http-port = -1")
-    assert refusal({"config-file": [str(file)]}).startswith(f'Bad option: "http-port in {file}".\n')
+    assert option_error({"config-file": [str(file)]}).startswith(
+        f'Bad option: "http-port in {file}".\n'
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (
             "http-prot = 1",
@@ -279,7 +283,8 @@ def test_errors_name_the_source(tmp_path: Path) -> None:
         ("http-port = ", "cannot read the config file '{}': "),
         (
             "http-port = { a = 1 }",
-            "'http-port' in the config file '{}' must be a text, a number, a boolean or a list of these",
+            "'http-port' in the config file '{}' must be a string, a number, a boolean or a list of"
+            " these",
         ),
         ("[http]\nport = 1", "unrecognized option 'http' in the config file '{}'"),
         (
@@ -288,42 +293,50 @@ def test_errors_name_the_source(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_wrong_config_files(text: str, words: str, tmp_path: Path) -> None:
+def test_rejects_an_invalid_config_file(text: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "naiad.toml"
     file.write_text(text)
-    assert refusal({"config-file": [str(file)]}).startswith(words.format(file))
+    assert option_error({"config-file": [str(file)]}).startswith(message.format(file))
 
 
-def test_missing_config_file(tmp_path: Path) -> None:
-    assert "No such file" in refusal({"config-file": [str(tmp_path / "none")]})
+def test_rejects_a_missing_config_file(tmp_path: Path) -> None:
+    assert "No such file" in option_error({"config-file": [str(tmp_path / "none")]})
 
 
-def test_options_that_do_not_go_together() -> None:
+def test_rejects_options_that_contradict_each_other() -> None:
     assert (
-        refusal({"load-model": ["m"]})
+        option_error({"load-model": ["m"]})
         == "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."
     )
-    assert refusal({"cache-config": ["local,size=1"], "response-cache-byte-size": ["1"]}) == (
-        "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other."
+    assert option_error({"cache-config": ["local,size=1"], "response-cache-byte-size": ["1"]}) == (
+        "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided."
+        " Please provide one or the other."
     )
     twice = ["health,metadata:a=b", "health:c=d"]
-    words = "Bad option: \"--http-restricted-api\".\nrestricted api 'health' can not be specified in multiple config groups"
-    assert refusal({"http-restricted-api": twice}) == words
-    words = "Bad option: \"--grpc-restricted-protocol\".\nrestricted protocol 'health' can not be specified in multiple config groups"
-    assert refusal({"grpc-restricted-protocol": twice}) == words
+    assert option_error({"http-restricted-api": twice}) == (
+        'Bad option: "--http-restricted-api".\n'
+        "restricted api 'health' can not be specified in multiple config groups"
+    )
+    assert option_error({"grpc-restricted-protocol": twice}) == (
+        'Bad option: "--grpc-restricted-protocol".\n'
+        "restricted protocol 'health' can not be specified in multiple config groups"
+    )
 
 
-def test_two_endpoints_cannot_share_a_port() -> None:
-    words = "The server cannot listen to {} requests and {} requests at the same address and port 127.0.0.1:{}"
-    assert refusal({"http-port": ["8001"]}) == words.format("HTTP", "GRPC", 8001)
-    assert refusal({"metrics-port": ["8000"]}) == words.format("HTTP", "metrics", 8000)
-    assert refusal({"metrics-port": ["8001"]}) == words.format("GRPC", "metrics", 8001)
+def test_rejects_two_endpoints_on_the_same_port() -> None:
+    message = (
+        "The server cannot listen to {} requests and {} requests"
+        " at the same address and port 127.0.0.1:{}"
+    )
+    assert option_error({"http-port": ["8001"]}) == message.format("HTTP", "GRPC", 8001)
+    assert option_error({"metrics-port": ["8000"]}) == message.format("HTTP", "metrics", 8000)
+    assert option_error({"metrics-port": ["8001"]}) == message.format("GRPC", "metrics", 8001)
     resolve({"http-port": ["8001"], "allow-grpc": ["false"]}, {})
     resolve({"http-port": ["8001"], "grpc-address": ["127.0.0.2"]}, {})
     resolve({"http-port": ["0"], "grpc-port": ["0"], "metrics-port": ["0"]}, {})
 
 
-def test_deprecated_flags_become_the_new_ones() -> None:
+def test_deprecated_flags_set_the_options_that_replace_them() -> None:
     resolved = resolve({name: [text] for name, text in DEPRECATED.items()}, {})
     settings = resolved.settings
     assert settings.disable_auto_complete_config
@@ -335,9 +348,9 @@ def test_deprecated_flags_become_the_new_ones() -> None:
         TraceSetting("", "count", "1"),
         TraceSetting("triton", "log-frequency", "1"),
     )
-    assert (
-        resolved.warnings[0]
-        == "'--strict-model-config' has been deprecated! Please use '--disable-auto-complete-config' instead."
+    assert resolved.warnings[0] == (
+        "'--strict-model-config' has been deprecated!"
+        " Please use '--disable-auto-complete-config' instead."
     )
     assert resolved.warnings[1].endswith(
         "The equivalent --cache-config CLI args would be: '--cache-config=local,size=100'"
@@ -349,19 +362,23 @@ def test_strict_model_config_false_changes_nothing() -> None:
     assert not resolve({"strict-model-config": ["false"]}, {}).settings.disable_auto_complete_config
 
 
-def test_what_triton_says_at_creation() -> None:
-    def words(**fields: Any) -> str:
+def test_creation_errors_are_those_of_triton() -> None:
+    def creation_error(**fields: Any) -> str:
         with pytest.raises(NaiadError) as failure:
             check_creation(Settings(**fields))
         return f"{failure.value.code} - {failure.value.message}"
 
     repository = ("/a",)
-    assert words() == "Invalid argument - --model-repository must be specified"
-    wildcard = "Invalid argument - Wildcard model name '*' must be the ONLY startup model if specified at all."
-    assert words(model_repository=repository, load_model=("*", "a")) == wildcard
+    assert creation_error() == "Invalid argument - --model-repository must be specified"
+    assert creation_error(model_repository=repository, load_model=("*", "a")) == (
+        "Invalid argument - Wildcard model name '*' must be the ONLY startup model if specified at"
+        " all."
+    )
     caches = (CacheSetting("local", "size", "1"), CacheSetting("redis", "host", "h"))
-    message = "Invalid argument - found multiple cache configurations, but only a single cache is currently supported"
-    assert words(model_repository=repository, cache_config=caches) == message
+    assert creation_error(model_repository=repository, cache_config=caches) == (
+        "Invalid argument - found multiple cache configurations, but only a single cache is"
+        " currently supported"
+    )
     check_creation(
         Settings(model_repository=repository, load_model=("*",), cache_config=caches[:1])
     )
@@ -389,5 +406,5 @@ def test_latency_metrics() -> None:
         "summary_quantiles=x:y",
     ],
 )
-def test_wrong_latency_metrics(entry: str) -> None:
-    assert refusal({"metrics-config": [entry]}).startswith('Bad option: "--metrics-config".\n')
+def test_rejects_invalid_latency_metrics(entry: str) -> None:
+    assert option_error({"metrics-config": [entry]}).startswith('Bad option: "--metrics-config".\n')

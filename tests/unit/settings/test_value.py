@@ -24,7 +24,7 @@ def test_booleans(text: str, expected: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yes", "2", " true"])
-def test_other_words_are_no_booleans(text: str) -> None:
+def test_rejects_text_that_is_not_a_boolean(text: str) -> None:
     with pytest.raises(ValueError, match=f"^invalid value for bool option: {text}$"):
         value.boolean(text)
 
@@ -36,12 +36,12 @@ def test_integers(number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "abc", "on", "1.5", "3x", "1_000", "0x10"])
-def test_what_is_no_integer(text: str) -> None:
+def test_rejects_text_that_is_not_an_integer(text: str) -> None:
     with pytest.raises(ValueError, match=f"^Invalid option value. Got {text}$"):
         value.integer(text)
 
 
-def test_an_integer_out_of_bounds() -> None:
+def test_rejects_an_integer_out_of_bounds() -> None:
     with pytest.raises(
         ValueError, match=r"^Provided option value is out of bound. Got 99999999999$"
     ):
@@ -50,12 +50,12 @@ def test_an_integer_out_of_bounds() -> None:
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "x", "", "1_0"])
-def test_what_is_no_number(text: str) -> None:
+def test_rejects_text_that_is_not_a_finite_number(text: str) -> None:
     with pytest.raises(ValueError, match=f"^Invalid option value. Got {text}$"):
         value.real(text)
 
 
-def test_verbose_level_takes_true_as_triton_does() -> None:
+def test_verbose_level_accepts_true_like_triton() -> None:
     assert value.verbose_level("true") == 1
     assert value.verbose_level("3") == 3
     with pytest.raises(ValueError, match="Got on"):
@@ -63,7 +63,7 @@ def test_verbose_level_takes_true_as_triton_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parse", "text", "words"),
+    ("parse", "text", "message"),
     [
         (
             value.port,
@@ -102,13 +102,13 @@ def test_verbose_level_takes_true_as_triton_does() -> None:
         (value.trace_level, "FOO", "invalid value for trace level option: foo"),
     ],
 )
-def test_words_of_refusal(parse: Callable[[str], object], text: str, words: str) -> None:
+def test_error_messages(parse: Callable[[str], object], text: str, message: str) -> None:
     with pytest.raises(ValueError) as failure:  # noqa: PT011
         parse(text)
-    assert str(failure.value) == words
+    assert str(failure.value) == message
 
 
-def test_choices_are_folded() -> None:
+def test_choices_are_case_insensitive() -> None:
     assert value.choice("model-control-mode", "explicit")("EXPLICIT") == "explicit"
     assert value.trace_level("min") == "TIMESTAMPS"
 

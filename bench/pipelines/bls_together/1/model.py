@@ -1,5 +1,5 @@
-"""The three steps at once, awaited; Y is the sum of what they answer. Requests of a batch go side
-by side, too."""
+"""Calls the three steps concurrently and returns the sum of their outputs as Y. The requests of a
+batch also run concurrently."""
 
 import asyncio
 
@@ -8,9 +8,9 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     async def execute(self, requests):
-        return await asyncio.gather(*(self.answer(request) for request in requests))
+        return await asyncio.gather(*(self.respond(request) for request in requests))
 
-    async def answer(self, request):
+    async def respond(self, request):
         x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
         calls = [
             pb_utils.InferenceRequest(

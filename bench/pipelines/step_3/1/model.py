@@ -1,4 +1,4 @@
-"""One step: Y = X + 1, so that what is measured is the way between steps."""
+"""One step: Y = X + 1. It is cheap, so that a benchmark measures the cost between steps."""
 
 import triton_python_backend_utils as pb_utils
 

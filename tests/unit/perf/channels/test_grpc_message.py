@@ -6,24 +6,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from naiad.perf.channels.address import Address
-from naiad.perf.channels.grpc_head import make_answer_head, request_block, status_words
+from naiad.perf.channels.grpc_head import make_grpc_head, request_block, status_error
 from naiad.perf.channels.grpc_message import MessageAssembler, frame
 from naiad.transport.http2.hpack import HpackDecoder
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.data())
-def test_messages_are_put_together_however_they_are_cut(
+def test_assembles_messages_from_arbitrary_pieces(
     messages: list[bytes], data: st.DataObject
 ) -> None:
     stream = b"".join(frame(message) for message in messages)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     assembler = MessageAssembler()
-    found = [
+    assembled = [
         message
         for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
         for message in assembler.feed(stream[start:end])
     ]
-    assert found == messages
+    assert assembled == messages
 
 
 def test_compressed_frame() -> None:
@@ -32,13 +32,13 @@ def test_compressed_frame() -> None:
     assert gzip.decompress(framed[5:]) == b"x" * 100
 
 
-def test_status_of_an_answer() -> None:
-    head = make_answer_head([(b"grpc-status", b"5"), (b"grpc-message", b"no such model%21")])
-    assert status_words(head) == "NOT_FOUND: no such model!"
-    assert status_words(make_answer_head([(b"grpc-status", b"0")])) is None
-    words = status_words(make_answer_head([(b":status", b"503")]))
-    assert words is not None
-    assert "503" in words
+def test_status_of_a_response() -> None:
+    head = make_grpc_head([(b"grpc-status", b"5"), (b"grpc-message", b"no such model%21")])
+    assert status_error(head) == "NOT_FOUND: no such model!"
+    assert status_error(make_grpc_head([(b"grpc-status", b"0")])) is None
+    error = status_error(make_grpc_head([(b":status", b"503")]))
+    assert error is not None
+    assert "503" in error
 
 
 def test_request_headers() -> None:

@@ -1,4 +1,4 @@
-"""Responses out of bytes, however those are cut."""
+"""Tests that responses are parsed from arbitrary pieces of a byte stream."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ from naiad.perf.channels.http_head import BadResponseError, HeadCache, parse_hea
 from naiad.perf.channels.sse import SseReader
 
 WITH_LENGTH = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 5\r\n\r\nhello"
-CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=1\r\nlo\r\n0\r\nTrailer: t\r\n\r\n"
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"3\r\nhel\r\n2;x=1\r\nlo\r\n0\r\nTrailer: t\r\n\r\n"
+)
 EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 def read(pieces: list[bytes]) -> list[tuple[int, bytes]]:
-    """Status and body of each whole response."""
+    """Returns the status and body of each complete response."""
     reader = ResponseReader(HeadCache())
-    found: list[tuple[int, bytes]] = []
+    responses: list[tuple[int, bytes]] = []
     body = b""
     for piece in pieces:
         for head, part, is_last in reader.feed(piece):
             body += part
             if is_last:
-                found.append((head.status, body))
+                responses.append((head.status, body))
                 body = b""
-    return found
+    return responses
 
 
 @given(
     st.lists(st.sampled_from([WITH_LENGTH, CHUNKED, EMPTY, CONTINUE]), min_size=1, max_size=5),
     st.data(),
 )
-def test_any_cut_gives_the_same(responses: list[bytes], data: st.DataObject) -> None:
+def test_parses_arbitrary_pieces(responses: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(responses)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     pieces = [
@@ -44,7 +47,7 @@ def test_any_cut_gives_the_same(responses: list[bytes], data: st.DataObject) -> 
     assert read(pieces) == [expected[response] for response in responses if response != CONTINUE]
 
 
-def test_byte_by_byte() -> None:
+def test_parses_byte_by_byte() -> None:
     assert read([bytes([byte]) for byte in CHUNKED + WITH_LENGTH]) == [
         (200, b"hello"),
         (200, b"hello"),
@@ -60,7 +63,7 @@ def test_body_until_the_connection_ends() -> None:
     assert head.is_closing
 
 
-def test_cut_off_body_is_not_an_end() -> None:
+def test_a_body_that_is_cut_off_is_not_complete() -> None:
     reader = ResponseReader(HeadCache())
     list(reader.feed(WITH_LENGTH[:-1]))
     assert reader.end_of_stream() is None
@@ -74,29 +77,33 @@ def test_cut_off_body_is_not_an_end() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\n",
     ],
 )
-def test_bytes_that_are_no_response(data: bytes) -> None:
+def test_rejects_bytes_that_are_not_a_response(data: bytes) -> None:
     with pytest.raises(BadResponseError):
         read([data])
 
 
-def test_bad_chunk_size() -> None:
+def test_rejects_an_invalid_chunk_size() -> None:
     with pytest.raises(BadResponseError, match="chunk size"):
         read([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"])
 
 
-def test_head_of_a_tensor_answer() -> None:
+def test_head_of_a_tensor_response() -> None:
     head = parse_head(
-        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\nInference-Header-Content-Length: 4\r\nConnection: close"
+        b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n"
+        b"Inference-Header-Content-Length: 4\r\nConnection: close"
     )
     assert (head.content_length, head.tensor_header_bytes, head.is_closing) == (9, 4, True)
 
 
 def test_events_in_pieces() -> None:
-    stream = b": comment\n\ndata: one\n\ndata: two\r\n\r\nevent: x\ndata: three\ndata: four\n\ndata: last"
+    stream = (
+        b": comment\n\ndata: one\n\ndata: two\r\n\r\n"
+        b"event: x\ndata: three\ndata: four\n\ndata: last"
+    )
     reader = SseReader()
-    found = [
+    events = [
         event for byte in stream.replace(b"\r\n", b"\n") for event in reader.feed(bytes([byte]))
     ]
-    assert found == [b"one", b"two", b"three\nfour"]
+    assert events == [b"one", b"two", b"three\nfour"]
     assert reader.finish() == [b"last"]
     assert SseReader().feed(b"data: two\r\n\r\n") == [b"two"]

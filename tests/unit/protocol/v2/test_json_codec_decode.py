@@ -17,16 +17,16 @@ from naiad.core.request import InferRequest
 from naiad.core.tensor import tensor_from_numpy
 from naiad.errors import Code, NaiadError
 from naiad.protocol.v2 import json_codec
-from naiad.protocol.v2.output_format import BINARY_FORM, JSON_FORM, OutputForm, OutputForms
+from naiad.protocol.v2.output_format import BINARY_FORMAT, JSON_FORMAT, OutputFormat, OutputFormats
 
 MAX_BYTES = 1 << 20
 
 
 def decode(
     body: Any, length: int | None = None, max_bytes: int = MAX_BYTES
-) -> tuple[InferRequest, OutputForms]:
+) -> tuple[InferRequest, OutputFormats]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return json_codec.decode_request(data, length, "m", "", max_bytes)
+    return json_codec.decode_request(data, length, "m", "", max_bytes)[:2]
 
 
 def tensor(**fields: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def tensor(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not ...}
 
 
-def binary(tail: bytes, *inputs: dict[str, Any], **more: Any) -> tuple[InferRequest, OutputForms]:
+def binary(tail: bytes, *inputs: dict[str, Any], **more: Any) -> tuple[InferRequest, OutputFormats]:
     header = json.dumps({"inputs": list(inputs), **more}).encode()
     return decode(header + tail, len(header))
 
@@ -47,7 +47,7 @@ def sized(size: Any, **fields: Any) -> dict[str, Any]:
 
 
 def test_json_tensors() -> None:
-    request, forms = decode(
+    request, formats = decode(
         {
             "id": "7",
             "inputs": [tensor(), tensor(name="B", datatype="INT8", shape=[1, 3], data=[1, -2, 3])],
@@ -62,13 +62,13 @@ def test_json_tensors() -> None:
         struct.pack("<2f", 1, 2),
     )
     assert (b.name, b.datatype, b.shape, bytes(b.data)) == ("B", "INT8", [1, 3], b"\x01\xfe\x03")
-    assert (forms.default, forms.by_name) == (JSON_FORM, None)
+    assert (formats.default, formats.by_name) == (JSON_FORMAT, None)
 
 
 def test_binary_tensors_are_views_of_the_body() -> None:
     header = json.dumps({"inputs": [sized(4, shape=[1]), sized(8, name="B")]}).encode()
     body = bytearray(header + b"aaaabbbbbbbb")
-    request, _ = json_codec.decode_request(body, len(header), "m", "", MAX_BYTES)
+    request = json_codec.decode_request(body, len(header), "m", "", MAX_BYTES).request
     body[-1:] = b"!"
     assert bytes(request.inputs[0].data) == b"aaaa"
     assert bytes(request.inputs[1].data) == b"bbbbbbb!"
@@ -147,18 +147,18 @@ def test_outputs() -> None:
         {"name": "C", "parameters": {"classification": 3, "binary_data": True}},
         {"name": "D", "parameters": {"binary_data": False, "classification": 0}},
     ]
-    expected = {"A": JSON_FORM, "B": BINARY_FORM, "C": OutputForm(True, 3), "D": JSON_FORM}
+    expected = {"A": JSON_FORMAT, "B": BINARY_FORMAT, "C": OutputFormat(True, 3), "D": JSON_FORMAT}
     for extra in ({}, {"unknown": 1}):
-        request, forms = decode({"inputs": [tensor()], "outputs": outputs, **extra})
+        request, formats = decode({"inputs": [tensor()], "outputs": outputs, **extra})
         assert request.requested_outputs == ["A", "B", "C", "D"]
-        assert forms.by_name == expected
+        assert formats.by_name == expected
 
 
 @pytest.mark.parametrize("extra", [{}, {"unknown": 1}])
 def test_binary_data_output_is_for_outputs_that_are_not_named(extra: dict[str, Any]) -> None:
-    _, forms = decode({"inputs": [tensor()], "parameters": {"binary_data_output": True}, **extra})
-    assert (forms.default, forms.by_name) == (BINARY_FORM, None)
-    _, forms = decode(
+    _, formats = decode({"inputs": [tensor()], "parameters": {"binary_data_output": True}, **extra})
+    assert (formats.default, formats.by_name) == (BINARY_FORMAT, None)
+    _, formats = decode(
         {
             "inputs": [tensor()],
             "parameters": {"binary_data_output": True},
@@ -166,7 +166,7 @@ def test_binary_data_output_is_for_outputs_that_are_not_named(extra: dict[str, A
             **extra,
         }
     )
-    assert forms.by_name == {"OUT": JSON_FORM}
+    assert formats.by_name == {"OUT": JSON_FORMAT}
 
 
 @pytest.mark.parametrize("extra", [{}, {"unknown": 1}])

@@ -19,20 +19,22 @@ from naiad.protocol.v2 import json_codec
 from naiad.protocol.v2.output_format import (
     ALL_BINARY,
     ALL_JSON,
-    BINARY_FORM,
-    JSON_FORM,
-    OutputForms,
+    BINARY_FORMAT,
+    JSON_FORMAT,
+    OutputFormats,
 )
 
 SPEC = ModelSpec("m", 1, [1], "", 0, {}, {})
 
 
-def encode(*tensors: Tensor, forms: OutputForms = ALL_JSON, **more: object) -> tuple[bytes, bytes]:
+def encode(
+    *tensors: Tensor, formats: OutputFormats = ALL_JSON, **more: object
+) -> tuple[bytes, bytes]:
     """Headers and body."""
     response = InferResponse("m", "1", "", list(tensors))
     for name, value in more.items():
         setattr(response, name, value)
-    encoded = json_codec.encode_response(response, forms, SPEC)
+    encoded = json_codec.encode_response(response, formats, SPEC)
     body = b"".join(encoded.parts)
     assert encoded.size == len(body)
     return encoded.headers, body
@@ -73,7 +75,7 @@ def test_nan_and_infinity() -> None:
 
 def test_binary() -> None:
     headers, body = encode(
-        fp32(1, name="A"), Tensor("B", "BYTES", [1], bytearray(b"\1\0\0\0x")), forms=ALL_BINARY
+        fp32(1, name="A"), Tensor("B", "BYTES", [1], bytearray(b"\1\0\0\0x")), formats=ALL_BINARY
     )
     text, tail = body[:-9], body[-9:]
     assert tail == struct.pack("<f", 1) + b"\1\0\0\0x"
@@ -89,8 +91,8 @@ def test_binary() -> None:
 
 
 def test_mixed_forms_and_outputs_that_were_not_asked_for() -> None:
-    forms = OutputForms(JSON_FORM, {"A": JSON_FORM, "B": BINARY_FORM})
-    _, body = encode(fp32(1, name="A"), fp32(2, name="B"), fp32(3, name="C"), forms=forms)
+    formats = OutputFormats(JSON_FORMAT, {"A": JSON_FORMAT, "B": BINARY_FORMAT})
+    _, body = encode(fp32(1, name="A"), fp32(2, name="B"), fp32(3, name="C"), formats=formats)
     outputs = json.loads(body[:-4])["outputs"]
     assert outputs == [
         {"name": "A", "datatype": "FP32", "shape": [1], "data": [1.0]},
@@ -100,7 +102,7 @@ def test_mixed_forms_and_outputs_that_were_not_asked_for() -> None:
 
 
 def test_binary_output_without_a_byte_is_plain_json() -> None:
-    headers, body = encode(Tensor("OUT", "FP32", [0], b""), forms=ALL_BINARY)
+    headers, body = encode(Tensor("OUT", "FP32", [0], b""), formats=ALL_BINARY)
     assert headers == b"Content-Type: application/json\r\n"
     assert json.loads(body)["outputs"] == [
         {"name": "OUT", "datatype": "FP32", "shape": [0], "parameters": {"binary_data_size": 0}}
@@ -114,7 +116,7 @@ def test_strings() -> None:
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16"])
-def test_types_without_a_json_form(datatype: str) -> None:
+def test_types_without_a_json_format(datatype: str) -> None:
     tensor = Tensor("OUT", datatype, [1], b"\0\0")
     with pytest.raises(NaiadError) as caught:
         encode(tensor)
@@ -122,7 +124,7 @@ def test_types_without_a_json_form(datatype: str) -> None:
         caught.value.message
         == f"sending {datatype} data via JSON is not supported. Please use the binary data format for output OUT"
     )
-    assert encode(tensor, forms=ALL_BINARY)[1].endswith(b"}\0\0")
+    assert encode(tensor, formats=ALL_BINARY)[1].endswith(b"}\0\0")
 
 
 NUMBERS = {

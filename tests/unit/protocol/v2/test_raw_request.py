@@ -6,7 +6,7 @@ import pytest
 
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.errors import NaiadError
-from naiad.protocol.v2.output_format import BINARY_FORM
+from naiad.protocol.v2.output_format import BINARY_FORMAT
 from naiad.protocol.v2.raw_request import decode_request
 
 
@@ -31,7 +31,7 @@ def spec(*inputs: tuple[str, list[int]], max_batch_size: int = 0) -> ModelSpec:
 def test_shapes(
     datatype: str, dims: list[int], max_batch_size: int, num_bytes: int, shape: list[int]
 ) -> None:
-    request, forms = decode_request(
+    request, formats = decode_request(
         bytes(num_bytes), spec((datatype, dims), max_batch_size=max_batch_size), "3", 1000
     )
     (tensor,) = request.inputs
@@ -42,7 +42,7 @@ def test_shapes(
         num_bytes,
     )
     assert (request.model_name, request.model_version) == ("m", "3")
-    assert (forms.default, forms.by_name) == (BINARY_FORM, None)
+    assert (formats.default, formats.by_name) == (BINARY_FORMAT, None)
 
 
 @pytest.mark.parametrize("max_batch_size", [0, 4])

@@ -56,7 +56,7 @@ def server(
         is_server=True, limits=limits, clock_ns=(clock or FakeClock()).now_ns, **options
     )
     connection.receive(HELLO)
-    connection.sender.take()
+    connection.sender.pop_output()
     return connection
 
 
@@ -64,7 +64,7 @@ def sent(connection: Http2Connection) -> bytes:
     """All that the connection wants to write now."""
     parts: list[bytes] = []
     while connection.sender.out:
-        parts += map(bytes, connection.sender.take())
+        parts += map(bytes, connection.sender.pop_output())
     return b"".join(parts)
 
 

@@ -131,7 +131,7 @@ class TestStates:
 
     def test_an_answered_request_that_never_ends_is_reset(self) -> None:
         connection, _ = self.answered_early()
-        connection.sender.reset_answered()
+        connection.sender.reset_responded()
         assert frames(sent(connection)) == [(RST, 0, 1, u32(0))]
         assert not connection.streams
 

@@ -264,14 +264,14 @@ class TestFloodMeter:
     def test_time_refills_it_up_to_the_burst(self) -> None:
         clock = FakeClock()
         meter = FloodMeter(10, 5, clock.now_ns)
-        assert [meter.pay() for _ in range(11)] == [True] * 10 + [False]
+        assert [meter.charge() for _ in range(11)] == [True] * 10 + [False]
         clock.advance_s(1)
-        assert [meter.pay() for _ in range(5)] == [True] * 4 + [False]
+        assert [meter.charge() for _ in range(5)] == [True] * 4 + [False]
         clock.advance_s(1000)
-        assert meter.pay()
-        assert [meter.pay() for _ in range(11)] == [True] * 10 + [False]
+        assert meter.charge()
+        assert [meter.charge() for _ in range(11)] == [True] * 10 + [False]
 
     def test_gifts_do_not_exceed_the_burst(self) -> None:
         meter = FloodMeter(3, 1, FakeClock().now_ns)
         meter.give(100)
-        assert [meter.pay() for _ in range(4)] == [True, True, True, False]
+        assert [meter.charge() for _ in range(4)] == [True, True, True, False]

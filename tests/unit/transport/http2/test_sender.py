@@ -73,7 +73,7 @@ class TestAnswer:
         )
         assert any(
             isinstance(piece, memoryview) and piece.obj is tensor
-            for piece in connection.sender.take()
+            for piece in connection.sender.pop_output()
         )
 
     def test_frames_fit_the_peers_frame_size(self) -> None:
@@ -151,7 +151,7 @@ class TestWindows:
         stream = connection.streams[1]
         connection.sender.headers(stream, RESPONSE)
         connection.sender.data(stream, [bytes(100_000)], 100_000)
-        connection.sender.take()
+        connection.sender.pop_output()
         connection.receive(frame(WINDOW, 0, 0, u32(1_000_000)))
         assert not connection.sender.out, "the stream's own window is used up"
         connection.receive(frame(SETTINGS, 0, 0, setting(4, 90_000) + setting(5, 32_768)))
@@ -234,10 +234,10 @@ class TestTransportFull:
         connection.sender.response(
             opened(connection), RESPONSE, [b"x" * (5 << 20)], 5 << 20, TRAILERS
         )
-        first = sum(map(len, connection.sender.take()))
+        first = sum(map(len, connection.sender.pop_output()))
         assert 1 << 20 <= first <= (1 << 20) + QUANTUM_BYTES + 100
         connection.sender.is_paused = True
-        second = sum(map(len, connection.sender.take()))
+        second = sum(map(len, connection.sender.pop_output()))
         assert second <= (1 << 20) + QUANTUM_BYTES + 100
         assert not connection.sender.out
         assert connection.sender.pending_bytes > 2 << 20
