@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from naiad.analyze.checkpoint import Job
-from naiad.analyze.measurement import Measurement
+from naiad.analyze.comparison import NO_BETTER
+from naiad.analyze.measurement import Measurement, load_text
 from naiad.analyze.metric import METRICS
-from naiad.analyze.ranking import Ranked, default_of, failures
-from naiad.analyze.result_tables import Table, detail_table, heading, present, summary_table, text
+from naiad.analyze.ranking import Ranked, failures
+from naiad.analyze.result_tables import (
+    Table,
+    best_and_default,
+    detail_table,
+    gain_table,
+    heading,
+    present,
+    summary_table,
+    text,
+)
 from naiad.tools.page.chart import (
     NUM_COLORS,
     Axis,
@@ -29,6 +39,11 @@ from naiad.tools.page.page import heading as part_heading
 
 JobPart = tuple[Job, list[Measurement], list[Ranked], str]
 _MAX_SERIES = NUM_COLORS - 1
+_GAIN_NOTE = (
+    "The configurations and the default were measured in turns at the same loads. The gain compares"
+    " the medians of the rounds, and the range in parentheses is the noise. If the range includes"
+    " 0, the configuration is not better."
+)
 
 
 def analyze_page(parts: Sequence[JobPart], count: int, *, has_details: bool) -> str:
@@ -42,13 +57,26 @@ def analyze_page(parts: Sequence[JobPart], count: int, *, has_details: bool) -> 
     first = parts[0][0]
     footer = [
         ("Command", first.command),
-        ("Search", ", ".join(sorted({job.search_mode for job, *_ in parts}))),
+        ("Search", "; ".join(dict.fromkeys(_search_text(part) for part in parts))),
         ("Machine", first.machine),
     ]
     footer += [("Repository", first.repository), ("Version", f"Naiad {first.version}")]
     when = first.time.replace("T", " ").replace("+00:00", " UTC")
     return page(
         title, f"naiad analyze, {when}", facts, sections, [entry for entry in footer if entry[1]]
+    )
+
+
+def _search_text(part: JobPart) -> str:
+    job, measurements, *_ = part
+    numbers = {
+        stage: sum(one.stage == stage for one in measurements)
+        for stage in ("search", "sweep", "comparison")
+    }
+    return (
+        f"{job.search_mode}: {numbers['search']} measurements, where brute force makes"
+        f" {job.space_size:,}; {numbers['sweep']} in the sweep, {numbers['comparison']} in the"
+        " comparison"
     )
 
 
@@ -60,34 +88,40 @@ def _facts(part: JobPart, *, several: bool) -> list[Fact]:
     latency_name = f"{prefix}p99 latency"
     if not ranked:
         return [Fact(f"{prefix}result", "no results", f"{len(measurements)} measurements failed")]
-    best, base = ranked[0], default_of(measurements)
-    rate = best.best.figure("perf_throughput") or 0.0
-    latency = best.best.figure("perf_latency_p99") or 0.0
+    best = ranked[0]
+    shown = best.shown
+    rate = shown.figure("perf_throughput") or 0.0
+    latency = shown.figure("perf_latency_p99") or 0.0
     facts = [
-        Fact(best_name, best.name.removeprefix(f"{job.models[0]}_"), _config_text(best.best)),
-        Fact(rate_name, f"{rate:,.0f}/s", _compared_with_default(rate, base)),
-        Fact(latency_name, f"{latency:,.2f} ms", f"at concurrency {best.best.concurrency}"),
+        Fact(best_name, _short_name(job, best), _config_text(shown)),
+        _gain_fact(f"{prefix}gain" if several else "Gain at equal load", ranked),
+        Fact(rate_name, f"{rate:,.0f}/s", f"at {load_text(shown.load)}"),
+        Fact(latency_name, f"{latency:,.2f} ms", f"at {load_text(shown.load)}"),
     ]
     if not several:
-        memory = best.best.figure("gpu_used_memory") or best.best.figure("cpu_used_ram")
+        memory = shown.figure("gpu_used_memory") or shown.figure("cpu_used_ram")
         if memory is not None:
-            kind = "GPU" if best.best.figure("gpu_used_memory") else "CPU"
+            kind = "GPU" if shown.figure("gpu_used_memory") else "CPU"
             facts.append(Fact(f"{kind} memory", f"{memory:,.0f} MB", "the server and its workers"))
-        facts.append(
-            Fact(
-                "Measurements",
-                str(len(measurements)),
-                f"of {len(ranked)} configurations; brute force makes {job.space_size:,}",
-            )
-        )
     return facts
 
 
-def _compared_with_default(rate: float, base: Measurement | None) -> str:
-    before = base.figure("perf_throughput") if base is not None else None
-    if not before:
-        return "the default configuration did not run"
-    return f"x{rate / before:.2f} of the default configuration ({before:,.0f}/s)"
+def _short_name(job: Job, entry: Ranked) -> str:
+    return "default" if entry.best.is_default else entry.name.removeprefix(f"{job.models[0]}_")
+
+
+def _gain_fact(title: str, ranked: Sequence[Ranked]) -> Fact:
+    gain = next((entry.gain for entry in ranked if entry.gain is not None), None)
+    if gain is None:
+        return Fact(title, "not measured", "no comparison with the default was completed")
+    if not gain.is_better:
+        return Fact(title, "none", f"{gain.name} is {NO_BETTER}")
+    return Fact(
+        title,
+        f"x{1 + gain.gain:.2f}",
+        f"x{1 + gain.low:.2f} to x{1 + gain.high:.2f} in {gain.num_rounds} rounds, at"
+        f" {load_text(gain.load)}",
+    )
 
 
 def _config_text(measurement: Measurement) -> str:
@@ -113,10 +147,13 @@ def _sections(part: JobPart, count: int, *, has_details: bool) -> list[str]:
             card("Best configurations", _table(summary), sentence[0].upper() + sentence[1:] + ".")
         )
         sections.append(grid(_charts(job, ranked, count)))
+        gains = gain_table(ranked)
+        if gains.rows:
+            sections.append(card("Gain at equal load", _table(gains), _GAIN_NOTE))
         if has_details:
             sections += [
                 card(f"Details: {entry.name}", _table(detail_table(entry)))
-                for entry in ranked[:count]
+                for entry in best_and_default(ranked, count)
             ]
         sections.append(
             card(
@@ -200,8 +237,7 @@ def _charts(job: Job, ranked: Sequence[Ranked], count: int) -> list[str]:
 
 
 def _chosen(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
-    shown = list(ranked[: min(count + 1, _MAX_SERIES)])
-    return shown + [entry for entry in ranked if entry.best.is_default and entry not in shown]
+    return best_and_default(ranked, min(count, _MAX_SERIES - 1))
 
 
 def _tip(entry: Ranked, one: Measurement) -> str:
@@ -252,7 +288,7 @@ def _throughput_latency(
                 one.figure(rate) or 0,
                 _tip(entry, one),
                 not one.is_stable,
-                "best" if color == 0 and one is entry.best else "",
+                "best" if entry.is_better and color == 0 and one.load == entry.shown.load else "",
             )
             for one in entry.measurements
         ]
@@ -327,7 +363,7 @@ def _heat(ranked: Sequence[Ranked], rate: str) -> str:
     Returns an empty text if the search did not vary exactly two dimensions.
     """
     outcomes = [
-        (entry.best, entry.best.outcomes[0])
+        (max(one.figure(rate) or 0.0 for one in entry.measurements), entry.best.outcomes[0])
         for entry in ranked
         if len(entry.best.outcomes) == 1 and entry.best.outcomes[0].values
     ]
@@ -348,12 +384,12 @@ def _heat(ranked: Sequence[Ranked], rate: str) -> str:
         sorted({outcome.values[name] for _, outcome in outcomes}) for name in (x_name, y_name)
     )
     values: dict[tuple[int, int], float] = {}
-    for measurement, outcome in outcomes:
+    for highest, outcome in outcomes:
         cell = (
             columns.index(outcome.values[x_name]),
             len(rows) - 1 - rows.index(outcome.values[y_name]),
         )
-        values[cell] = max(values.get(cell, 0.0), measurement.figure(rate) or 0.0)
+        values[cell] = max(values.get(cell, 0.0), highest)
     titles = [name.removeprefix("parameters.").replace("_", " ") for name in (x_name, y_name)]
     body = heat_chart(
         [str(value) for value in columns],
@@ -372,8 +408,8 @@ def _heat(ranked: Sequence[Ranked], rate: str) -> str:
 
 def _bars(title: str, chosen: Sequence[Ranked], metric: str) -> str:
     bars = [
-        Bar(entry.name, value, color, _tip(entry, entry.best))
+        Bar(entry.name, value, color, _tip(entry, entry.shown))
         for color, entry in enumerate(chosen)
-        if (value := entry.best.figure(metric)) is not None
+        if (value := entry.shown.figure(metric)) is not None
     ]
     return card(title, bar_chart(bars, METRICS[metric].unit, title))

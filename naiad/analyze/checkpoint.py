@@ -71,6 +71,19 @@ class History(msgspec.Struct):
     measurements: dict[str, dict[str, Measurement]]
     """Measurements by the key of the job and the key of the measurement."""
 
+    def begin(self, job: Job) -> dict[str, Measurement]:
+        """Starts or resumes a job and returns the measurements that it already has.
+
+        A job whose measurements all failed starts anew: the user has changed the input data or the
+        model since.
+        """
+        key = job_key(job.models)
+        self.jobs[key] = job
+        known = self.measurements.setdefault(key, {})
+        if all(measurement.error for measurement in known.values()):
+            known.clear()
+        return known
+
 
 def job_key(models: list[str]) -> str:
     return " + ".join(models)
@@ -99,8 +112,7 @@ def read_history(directory: Path) -> History:
                 f"{path}, line {number} is not a measurement of naiad analyze: {error}"
             ) from None
         if isinstance(entry, JobEntry):
-            history.jobs[job_key(entry.job.models)] = entry.job
-            history.measurements.setdefault(job_key(entry.job.models), {})
+            history.begin(entry.job)
         else:
             history.measurements.setdefault(job_key(entry.models), {})[entry.measurement.key] = (
                 entry.measurement
@@ -135,15 +147,16 @@ class Checkpoint:
         Raises OptionError if those measurements were made with other configurations or settings.
         """
         key = job_key(job.models)
-        known = self.history.jobs.get(key)
-        if known is not None and known.fingerprint != job.fingerprint:
+        earlier = self.history.jobs.get(key)
+        has_figures = any(not one.error for one in self.history.measurements.get(key, {}).values())
+        if earlier is not None and earlier.fingerprint != job.fingerprint and has_figures:
             raise OptionError(
                 f"the checkpoint {self._path} was made with another configuration of {key} or with"
                 " other measurement settings. Remove it, or choose another --checkpoint-directory."
             )
-        self.history.jobs[key] = job
+        known = self.history.begin(job)
         self._write(JobEntry(FORMAT, job))
-        return self.history.measurements.setdefault(key, {})
+        return known
 
     def add(self, job: Job, measurement: Measurement) -> None:
         self.history.measurements[job_key(job.models)][measurement.key] = measurement

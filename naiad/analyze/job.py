@@ -37,6 +37,7 @@ from naiad.perf.measure.ranges import Range
 from naiad.perf.measure.stability import Point
 from naiad.perf.options import PerfOptions
 from naiad.perf.run import measure_all, prepare
+from naiad.settings.option import OptionError
 
 _POLL_S = 0.02
 _NO_CONTROL = "load / unload is not allowed"
@@ -83,11 +84,15 @@ class Bench:
         self._names: dict[str, dict[str, int]] = {}
 
     def key(self, trial: Trial) -> str:
-        values = self._workload.space.values(trial.point)
-        return json.dumps(
-            {"values": values, "concurrency": trial.concurrency, "batch_size": trial.batch_size},
-            sort_keys=True,
-        )
+        parts: dict[str, Any] = {
+            "values": self._workload.space.values(trial.point),
+            "concurrency": trial.concurrency,
+            "batch_size": trial.batch_size,
+        }
+        # A sweep reuses the measurements of the search; each round of the comparison is measured.
+        if trial.round:
+            parts["round"] = trial.round
+        return json.dumps(parts, sort_keys=True)
 
     def name_of(self, model: str, values: Values) -> str:
         """Returns `m_config_default`, or `m_config_0`, `m_config_1`, ... in the order of the first
@@ -115,10 +120,20 @@ class Bench:
             await self._server.start()
         values = self._workload.space.values(trial.point)
         outcomes = self._outcomes(values)
-        measurement = Measurement(self.key(trial), trial.concurrency, trial.batch_size, outcomes)
+        measurement = Measurement(
+            self.key(trial),
+            trial.concurrency,
+            trial.batch_size,
+            outcomes,
+            stage=trial.stage,
+            round=trial.round,
+        )
         try:
             await self._load(values)
             measurement = await self._run(trial, measurement)
+        except OptionError as error:
+            # The requests do not fit the configuration, e.g. the batch size or missing shapes.
+            measurement = msgspec.structs.replace(measurement, error=str(error))
         except (ControlError, ConnectError) as error:
             self._loaded = None
             if _NO_CONTROL in str(error):

@@ -5,7 +5,7 @@ Rule: the checkpoint stores measurements, and every report is made from them alo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -13,6 +13,13 @@ from naiad.perf.measure.measure import LevelResult
 from naiad.perf.measure.window import Summary
 
 MIB = 1e6
+
+Stage = Literal["search", "sweep", "comparison"]
+"""The stage of the analysis that made a measurement; see study.py."""
+
+
+Load = tuple[int, int]
+"""Concurrency and batch size of the requests."""
 
 
 class ModelOutcome(msgspec.Struct, frozen=True):
@@ -41,6 +48,13 @@ class Measurement(msgspec.Struct, frozen=True):
     is_stable: bool = True
     error: str = ""
     seconds: float = 0.0
+    stage: Stage = "search"
+    round: int = 0
+    """Number of the round of the comparison, from 1; 0 in the other stages."""
+
+    @property
+    def load(self) -> Load:
+        return self.concurrency, self.batch_size
 
     @property
     def name(self) -> str:
@@ -70,6 +84,11 @@ class Measurement(msgspec.Struct, frozen=True):
         return (
             sum(values) if name in ("perf_throughput", "output_token_throughput") else max(values)
         )
+
+
+def load_text(load: Load) -> str:
+    concurrency, batch_size = load
+    return f"concurrency {concurrency}" + (f", batch {batch_size}" if batch_size > 1 else "")
 
 
 def load_figures(result: LevelResult) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Runs `naiad analyze profile`: starts the server, searches each workload and writes the reports.
+"""Runs `naiad analyze profile`: starts the server, studies each workload and writes the reports.
 
 Rule: every measurement is stored in the checkpoint first. An interrupted run loses nothing, and a
       second run measures nothing twice.
@@ -21,17 +21,17 @@ from naiad.analyze.brute import Search, brute_search
 from naiad.analyze.checkpoint import Checkpoint, CheckpointError, Goal, Job, fingerprint
 from naiad.analyze.config_file import read_config_file
 from naiad.analyze.job import Bench, Workload
-from naiad.analyze.measurement import Measurement
 from naiad.analyze.metric import Limit, Objectives
 from naiad.analyze.optuna_search import num_trials, optuna_search
 from naiad.analyze.progress import SearchProgress
 from naiad.analyze.quick import quick_search
-from naiad.analyze.ranking import rank, trial_score
+from naiad.analyze.ranking import rank
 from naiad.analyze.report import write_report
 from naiad.analyze.repository import check_models, read_configs
 from naiad.analyze.server import AnalyzedServer, LocalServer, ServerError, make_server
 from naiad.analyze.settings import ModelSpec, ProfileOptions, ReportOptions
-from naiad.analyze.space import Space, Trial, build_space
+from naiad.analyze.space import Space, build_space
+from naiad.analyze.study import Study, UnusableModelError, sweep_concurrencies
 from naiad.analyze.variant import override_json
 from naiad.analyze.winner import write_winners
 from naiad.pb.model_config_pb2 import ModelConfig
@@ -117,7 +117,7 @@ async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
         for group in groups:
             try:
                 jobs.append(await _search_group(options, group, server, checkpoint))
-            except ControlError as error:
+            except (ControlError, UnusableModelError) as error:
                 click.echo(f"error: {' + '.join(spec.name for spec in group)}: {error}", err=True)
                 code = UNUSABLE
     except (ServerError, CheckpointError) as error:
@@ -171,63 +171,30 @@ async def _search_group(
     bench = Bench(options, workload, server)
     for measurement in known.values():
         bench.recall(measurement)
-    space = workload.space
     progress = SearchProgress(
         LiveLine(wants_live(options.progress)),
         " + ".join(workload.models),
-        _num_planned(options, space),
+        _num_planned(options, workload.space),
         len(known),
     )
-    base = await _default_measurement(bench, job, checkpoint, progress, space)
-    search = _make_search(options, space)
+    study = Study(
+        options,
+        workload.space,
+        bench,
+        job,
+        checkpoint,
+        progress,
+        has_fixed_load=any(spec.request_rate for spec in workload.specs),
+    )
     try:
-        trial = next(search)
-        while True:
-            measurement = await _measured(bench, job, checkpoint, progress, trial)
-            trial = search.send(trial_score(measurement, base, job.goal))
-    except StopIteration:
-        pass
+        await study.run(_make_search(options, workload.space))
+    except UnusableModelError:
+        await bench.unload()
+        raise
     finally:
         progress.end()
     await bench.unload()
     return job, workload
-
-
-async def _default_measurement(
-    bench: Bench, job: Job, checkpoint: Checkpoint, progress: SearchProgress, space: Space
-) -> Measurement | None:
-    """Measures the default configuration, to which scores are relative.
-
-    Returns None if it does not run.
-    """
-    concurrencies = (
-        space.concurrencies
-        if space.has_fixed_concurrencies
-        else (1, min(16, space.max_concurrency))
-    )
-    best: Measurement | None = None
-    for concurrency in dict.fromkeys(concurrencies):
-        trial = Trial((), concurrency, space.batch_sizes[0])
-        measurement = await _measured(bench, job, checkpoint, progress, trial)
-        if measurement.error:
-            continue
-        rate = measurement.figure("perf_throughput") or 0
-        if best is None or rate > (best.figure("perf_throughput") or 0):
-            best = measurement
-    return best
-
-
-async def _measured(
-    bench: Bench, job: Job, checkpoint: Checkpoint, progress: SearchProgress, trial: Trial
-) -> Measurement:
-    known = checkpoint.history.measurements[" + ".join(job.models)].get(bench.key(trial))
-    if known is not None:
-        return known
-    progress.begin(bench.describe(trial))
-    measurement = await bench.measure(trial)
-    checkpoint.add(job, measurement)
-    progress.done(measurement)
-    return measurement
 
 
 async def _workload(
@@ -282,10 +249,13 @@ def _make_search(options: ProfileOptions, space: Space) -> Search:
 def _num_planned(options: ProfileOptions, space: Space) -> int:
     """Returns the number of measurements, from which the remaining time is estimated.
 
-    The number is exact for brute force and a guess for the other searches.
+    The number is exact for the search by brute force and a guess for the rest.
     """
+    num_best = min(options.num_configs_per_model, space.num_points) + 1
+    swept = 0 if options.concurrency_sweep_disable else len(sweep_concurrencies(space))
+    num_after = num_best * (swept + 2 * options.comparison_rounds)
     if options.run_config_search_disable or options.run_config_search_mode == "brute":
-        return space.size + 2
+        return space.size + 2 + num_best * 2 * options.comparison_rounds
     if options.run_config_search_mode == "optuna":
-        return num_trials(space, options) + 6
-    return min(space.size, 6 * len(space.dimensions) + 6) + 2
+        return num_trials(space, options) + 2 + num_after
+    return min(space.size, 6 * len(space.dimensions) + 6) + 2 + num_after

@@ -9,7 +9,7 @@ import time
 
 import click
 
-from naiad.analyze.measurement import Measurement
+from naiad.analyze.measurement import Measurement, load_text
 from naiad.perf.report.progress import LiveLine, bar
 
 
@@ -38,13 +38,18 @@ class SearchProgress:
         remaining = f"  about {duration(self.remaining_s)} left" if self._num_done else ""
         self._line.show(f"{bar(done / total)} {done}/{total}  {description}{remaining}")
 
+    def stage(self, text: str) -> None:
+        """Announces the next stage of the analysis."""
+        self._line.clear()
+        click.echo(text)
+
     def done(self, measurement: Measurement) -> None:
         self._num_done += 1
         self._seconds += measurement.seconds
         self._line.clear()
-        load = f"concurrency {measurement.concurrency}" + (
-            f", batch {measurement.batch_size}" if measurement.batch_size > 1 else ""
-        )
+        load = load_text(measurement.load)
+        if measurement.round:
+            load += f", round {measurement.round}"
         if measurement.error:
             click.echo(
                 f"{measurement.name:32} {load:18} failed: {measurement.error.splitlines()[0]}"

@@ -1,4 +1,8 @@
-"""Ranks configurations by the score of their best measurement."""
+"""Ranks configurations by their best measurement and by their gain at equal load.
+
+Rule: only a configuration that is better than the default at equal load ranks above the default,
+      once the two were compared.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ from collections.abc import Sequence
 import msgspec
 
 from naiad.analyze.checkpoint import Goal
-from naiad.analyze.measurement import Measurement
-from naiad.analyze.metric import score, violation
+from naiad.analyze.comparison import LoadGain, load_gains
+from naiad.analyze.measurement import Load, Measurement
+from naiad.analyze.scoring import keeps_limits, trial_score
 
 
 class Ranked(msgspec.Struct, frozen=True):
@@ -18,32 +23,27 @@ class Ranked(msgspec.Struct, frozen=True):
     best: Measurement
     score: float
     keeps_limits: bool
+    """True if the measurement `shown` satisfies all constraints."""
     measurements: list[Measurement]
+    """Measurements of the search and the sweep, sorted by load."""
+    gains: list[LoadGain] = []
+    """Gains at equal load, the load of `median` first. Empty for the default and for a
+    configuration that was not compared."""
+    median: Measurement | None = None
+    """Median of the rounds of the comparison, at the same load for all compared configurations."""
 
+    @property
+    def shown(self) -> Measurement:
+        """The measurement that stands for the configuration next to others."""
+        return self.median if self.median is not None else self.best
 
-def trial_score(measurement: Measurement, base: Measurement | None, goal: Goal) -> float | None:
-    """Returns the weighted mean of the scores of all models, or None if the measurement failed."""
-    if measurement.error:
-        return None
-    total = weights = 0.0
-    for outcome in measurement.leading:
-        model, weight = outcome.model, goal.weights.get(outcome.model, 1.0)
-        own = measurement.all_figures(model)
-        # If the default does not run, any fixed base gives the same order.
-        before = base.all_figures(model) if base is not None else dict.fromkeys(own, 1.0)
-        total += weight * score(
-            own, before, goal.objectives.get(model, {}), goal.constraints.get(model, {})
-        )
-        weights += weight
-    return total / weights if weights else None
+    @property
+    def gain(self) -> LoadGain | None:
+        return self.gains[0] if self.gains else None
 
-
-def keeps_limits(measurement: Measurement, goal: Goal) -> bool:
-    return all(
-        violation(measurement.all_figures(outcome.model), goal.constraints.get(outcome.model, {}))
-        == 0
-        for outcome in measurement.leading
-    )
+    @property
+    def is_better(self) -> bool:
+        return self.gain is not None and self.gain.is_better
 
 
 def default_of(measurements: Sequence[Measurement]) -> Measurement | None:
@@ -61,6 +61,18 @@ def default_of(measurements: Sequence[Measurement]) -> Measurement | None:
 
 
 def rank(measurements: Sequence[Measurement], goal: Goal) -> list[Ranked]:
+    """Ranks configurations by the score of their best measurement.
+
+    If they were compared with the default, their gain at equal load decides.
+    """
+    single = [one for one in measurements if one.stage != "comparison"]
+    rounds = [one for one in measurements if one.stage == "comparison"]
+    ranked = _by_score(single, goal)
+    gains = load_gains(rounds, goal)
+    return _by_gain(ranked, gains, goal) if gains else ranked
+
+
+def _by_score(measurements: Sequence[Measurement], goal: Goal) -> list[Ranked]:
     base = default_of(measurements)
     by_name: dict[str, list[Measurement]] = {}
     for measurement in measurements:
@@ -78,10 +90,53 @@ def rank(measurements: Sequence[Measurement], goal: Goal) -> list[Ranked]:
                 best,
                 best_score,
                 keeps_limits(best, goal),
-                sorted(group, key=lambda one: one.concurrency),
+                sorted(group, key=lambda one: one.load),
             )
         )
     return sorted(entries, key=lambda entry: -entry.score)
+
+
+def _by_gain(
+    ranked: Sequence[Ranked], gains: dict[str, dict[Load, LoadGain]], goal: Goal
+) -> list[Ranked]:
+    """Orders configurations: better ones by gain, the default, other compared ones, the rest."""
+    chosen = _chosen_load(ranked, gains)
+    entries: list[Ranked] = []
+    default: Measurement | None = None
+    for entry in ranked:
+        own = gains.get(entry.name, {})
+        if chosen in own:
+            default = own[chosen].default
+            ordered = [own[chosen], *(own[load] for load in sorted(own) if load != chosen)]
+            entry = msgspec.structs.replace(
+                entry,
+                median=own[chosen].median,
+                keeps_limits=keeps_limits(own[chosen].median, goal),
+                gains=ordered,
+            )
+        entries.append(entry)
+    if default is not None:
+        entries = [
+            msgspec.structs.replace(entry, median=default, keeps_limits=keeps_limits(default, goal))
+            if entry.best.is_default
+            else entry
+            for entry in entries
+        ]
+    return sorted(entries, key=_order)
+
+
+def _order(entry: Ranked) -> tuple[int, float]:
+    if entry.gain is None:
+        return (1, 0.0) if entry.best.is_default else (3, -entry.score)
+    return 0 if entry.is_better else 2, -entry.gain.gain
+
+
+def _chosen_load(ranked: Sequence[Ranked], gains: dict[str, dict[Load, LoadGain]]) -> Load:
+    """Returns the load at which gains are reported: that of the best measurement of all compared
+    configurations, the default included."""
+    compared = [entry for entry in ranked if entry.name in gains or entry.best.is_default]
+    loads = {load for own in gains.values() for load in own}
+    return next((entry.best.load for entry in compared if entry.best.load in loads), max(loads))
 
 
 _SAME = 0.01

@@ -14,9 +14,17 @@ import msgspec
 
 from naiad.analyze.analyze_page import analyze_page
 from naiad.analyze.checkpoint import History, Job, read_history
-from naiad.analyze.measurement import Measurement
-from naiad.analyze.ranking import Ranked, default_of, failures, rank
-from naiad.analyze.result_tables import detail_table, measurements_csv, summary_table
+from naiad.analyze.comparison import NO_BETTER
+from naiad.analyze.measurement import Measurement, load_text
+from naiad.analyze.ranking import Ranked, failures, rank
+from naiad.analyze.result_tables import (
+    best_and_default,
+    detail_table,
+    gain_table,
+    gains_csv,
+    measurements_csv,
+    summary_table,
+)
 from naiad.analyze.settings import ReportOptions
 from naiad.settings.option import OptionError
 from naiad.tables import render_table
@@ -70,6 +78,9 @@ def terminal_text(report: JobReport, options: ReportOptions, *, has_details: boo
     if report.ranked:
         table = summary_table(report.ranked, report.job.goal, options.num_configs_per_model)
         lines.append(render_table(table.headings, table.rows).rstrip("\n"))
+        gains = gain_table(report.ranked)
+        if gains.rows:
+            lines += ["\nGain at equal load", render_table(gains.headings, gains.rows).rstrip("\n")]
     for entry in _detailed(report, options) if has_details else []:
         table = detail_table(entry)
         lines += [f"\n{entry.name}", render_table(table.headings, table.rows).rstrip("\n")]
@@ -86,34 +97,64 @@ def terminal_text(report: JobReport, options: ReportOptions, *, has_details: boo
 def _detailed(report: JobReport, options: ReportOptions) -> Sequence[Ranked]:
     if options.report_model_configs:
         return [entry for entry in report.ranked if entry.name in options.report_model_configs]
-    return report.ranked[:1]
+    return best_and_default(report.ranked, 1)
 
 
 def sentence(report: JobReport) -> str:
-    """Returns the result of a search as one sentence."""
+    """Returns the result of an analysis as one sentence."""
     count = len(report.measurements)
     if not report.ranked:
         return f"no result, because each of the {count} measurements failed"
-    best, base = report.ranked[0], default_of(report.measurements)
-    rate = best.best.figure("perf_throughput") or 0.0
-    latency = best.best.figure("perf_latency_p99") or 0.0
-    text = (
-        f"{count} measurements of {len(report.ranked)} configurations; best is {best.name} with"
-        f" {rate:,.1f} infer/sec at p99 {latency:,.2f} ms, concurrency {best.best.concurrency}"
+    text = f"{count} measurements of {len(report.ranked)} configurations; {_result(report.ranked)}"
+    if not report.ranked[0].keeps_limits:
+        text += "; no configuration satisfies all constraints"
+    return text
+
+
+def _result(ranked: Sequence[Ranked]) -> str:
+    candidate = next((entry for entry in ranked if not entry.best.is_default), ranked[0])
+    gain = candidate.gain
+    if gain is None:
+        return f"best is {_figures(ranked[0])}{_missing_gain(ranked)}"
+    rounds = f"over {gain.num_rounds} rounds"
+    if not gain.is_better:
+        return (
+            f"{candidate.name} is {NO_BETTER}: {gain.factor} of the default at"
+            f" {load_text(gain.load)}, {rounds}"
+        )
+    text = f"best is {_figures(candidate)}: {gain.factor} of the default at the same load, {rounds}"
+    others = [f"{other.factor} at {load_text(other.load)}" for other in candidate.gains[1:]]
+    return f"{text}; {', '.join(others)}" if others else text
+
+
+def _figures(entry: Ranked) -> str:
+    rate = entry.shown.figure("perf_throughput") or 0.0
+    latency = entry.shown.figure("perf_latency_p99") or 0.0
+    return (
+        f"{entry.name} with {rate:,.1f} infer/sec at p99 {latency:,.2f} ms,"
+        f" {load_text(entry.shown.load)}"
     )
-    if base is not None and not best.best.is_default:
-        before = base.figure("perf_throughput") or 0.0
-        text += f" (default: {before:,.1f} infer/sec, x{rate / before:.2f})" if before else ""
-    return text if best.keeps_limits else f"{text}; no configuration satisfies all constraints"
+
+
+def _missing_gain(ranked: Sequence[Ranked]) -> str:
+    if all(entry.best.is_default for entry in ranked):
+        return ""
+    if not any(entry.best.is_default for entry in ranked):
+        return "; it was not compared with the default, which did not run"
+    return "; gains were not measured at equal load, so it may be no better than the default"
 
 
 def _write_files(reports: list[JobReport], options: ReportOptions, *, has_details: bool) -> None:
     folder = Path(options.export_path)
     formats = options.output_formats or list(FORMATS)
     texts: dict[str, str] = {}
-    pairs = [(report.job, report.measurements) for report in reports]
+    pairs = [
+        (report.job, [one for one in report.measurements if one.stage != "comparison"])
+        for report in reports
+    ]
     if "csv" in formats:
         texts["metrics-model-inference.csv"] = measurements_csv(pairs)
+        texts["gains.csv"] = gains_csv([(report.job, report.ranked) for report in reports])
     if "json" in formats:
         texts["results.json"] = _json_text(reports)
     if "html" in formats:
@@ -153,5 +194,8 @@ def _ranked(entry: Ranked) -> dict[str, object]:
         "name": entry.name,
         "score": entry.score,
         "keeps_limits": entry.keeps_limits,
+        "is_better": entry.is_better,
+        "gains": entry.gains,
         "best": entry.best,
+        "median": entry.median,
     }

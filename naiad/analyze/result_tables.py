@@ -14,7 +14,8 @@ import msgspec
 from naiad.analyze.checkpoint import Goal, Job
 from naiad.analyze.measurement import Measurement
 from naiad.analyze.metric import METRICS
-from naiad.analyze.ranking import Ranked, keeps_limits
+from naiad.analyze.ranking import Ranked
+from naiad.analyze.scoring import keeps_limits
 
 _SERVER_COLUMNS = ("cpu_used_ram", "gpu_used_memory", "gpu_utilization")
 _TOKEN_COLUMNS = ("output_token_throughput", "time_to_first_token_p99", "inter_token_latency_avg")
@@ -60,10 +61,12 @@ def present(metrics: Sequence[str], measurements: Sequence[Measurement]) -> list
 
 
 def summary_table(ranked: Sequence[Ranked], goal: Goal, count: int) -> Table:
-    """Shows the best configurations and the default configuration."""
-    shown = list(ranked[:count])
-    shown += [entry for entry in ranked[count:] if entry.best.is_default]
-    measurements = [entry.best for entry in shown]
+    """Shows the best configurations and the default configuration.
+
+    Compared configurations show the medians of the rounds, all at the same load.
+    """
+    shown = best_and_default(ranked, count)
+    measurements = [entry.shown for entry in shown]
     metrics = [
         "perf_latency_p99",
         "perf_throughput",
@@ -83,13 +86,70 @@ def summary_table(ranked: Sequence[Ranked], goal: Goal, count: int) -> Table:
     headings += ["Gain (%)"] + (["Satisfies Constraints"] if has_limits else [])
     rows: list[list[str]] = []
     for entry in shown:
-        best = entry.best
-        row = [entry.name, *_config_cells(best), str(best.concurrency)]
-        row += [_changed_cell(best, name) for name in changed]
-        row += [text(best.figure(metric), metric) for metric in metrics]
-        row += [f"{100 * entry.score:+.1f}" if entry.keeps_limits else ""]
+        one = entry.shown
+        row = [entry.name, *_config_cells(one), str(one.concurrency)]
+        row += [_changed_cell(one, name) for name in changed]
+        row += [text(one.figure(metric), metric) for metric in metrics]
+        row += [entry.gain.percent if entry.gain is not None else ""]
         rows.append(row + (["Yes" if entry.keeps_limits else "No"] if has_limits else []))
     return Table(headings, rows, 4, 0 if shown else -1)
+
+
+def best_and_default(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
+    """Returns the best `count` configurations and the default, in the order of the ranking."""
+    best = [entry.name for entry in ranked if not entry.best.is_default][:count]
+    return [entry for entry in ranked if entry.best.is_default or entry.name in best]
+
+
+_GAIN_METRICS = ("perf_throughput", "perf_latency_p99")
+
+
+def _gain_headings() -> list[str]:
+    metrics = [
+        name for metric in _GAIN_METRICS for name in (heading(metric), f"Default {heading(metric)}")
+    ]
+    return ["Model Config Name", "Concurrency", "Batch", *metrics]
+
+
+def gain_table(ranked: Sequence[Ranked]) -> Table:
+    """Shows the gains over the default at equal load, for each compared load."""
+    gains = [gain for entry in ranked for gain in entry.gains]
+    rows = [
+        [
+            gain.name,
+            *(str(number) for number in gain.load),
+            *(
+                text(one.figure(metric), metric)
+                for metric in _GAIN_METRICS
+                for one in (gain.median, gain.default)
+            ),
+            gain.percent,
+            gain.verdict,
+        ]
+        for gain in gains
+    ]
+    best = 0 if gains and gains[0].is_better else -1
+    return Table([*_gain_headings(), "Gain (%)", "Verdict"], rows, 1, best)
+
+
+def gains_csv(jobs: Sequence[tuple[Job, Sequence[Ranked]]]) -> str:
+    """Returns gains.csv, with one line per compared configuration and load."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    numbers = ["Rounds", "Gain (%)", "Lowest Gain (%)", "Highest Gain (%)"]
+    writer.writerow(["Model", *_gain_headings(), *numbers, "Verdict"])
+    for job, ranked in jobs:
+        for gain in (gain for entry in ranked for gain in entry.gains):
+            row = [" + ".join(job.models), gain.name, *gain.load]
+            row += [
+                _number(one.figure(metric))
+                for metric in _GAIN_METRICS
+                for one in (gain.median, gain.default)
+            ]
+            row.append(gain.num_rounds)
+            row += [f"{100 * value:.2f}" for value in (gain.gain, gain.low, gain.high)]
+            writer.writerow([*row, gain.verdict])
+    return out.getvalue()
 
 
 def _config_cells(measurement: Measurement) -> list[str]:
@@ -137,7 +197,8 @@ def detail_table(entry: Ranked) -> Table:
         ]
         for one in entry.measurements
     ]
-    best = next((number for number, one in enumerate(entry.measurements) if one is entry.best), -1)
+    loads = [one.load for one in entry.measurements]
+    best = loads.index(entry.shown.load) if entry.shown.load in loads else -1
     return Table(headings, rows, 0, best)
 
 

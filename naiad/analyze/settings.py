@@ -338,6 +338,15 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Maximum number of windows of one measurement.", parse=positive, is_extension=True
         ),
     ] = 6
+    comparison_rounds: Annotated[
+        int,
+        MEASUREMENT(
+            "Number of rounds in which the best configurations and the default are measured in "
+            "turns at equal load, to measure the gain.",
+            parse=at_least(3, integer),
+            is_extension=True,
+        ),
+    ] = 5
     perf_analyzer_flags: Annotated[
         dict[str, Any],
         MEASUREMENT("Further flags of `naiad perf`, as a JSON object.", parse=json_object),
@@ -374,8 +383,8 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
     write_best_config: Annotated[
         bool,
         OUTPUT(
-            "Write the best configuration to the model's config.pbtxt. The old file is kept next "
-            "to it.",
+            "Write the best configuration to the model's config.pbtxt, if it is better than the "
+            "default. The old file is kept next to it.",
             is_switch=True,
             is_extension=True,
         ),

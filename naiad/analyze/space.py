@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from naiad.analyze.measurement import Stage
 from naiad.analyze.settings import ModelSpec, ProfileOptions
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.settings.option import OptionError
@@ -37,6 +38,9 @@ class Trial(msgspec.Struct, frozen=True):
     point: Point
     concurrency: int
     batch_size: int = 1
+    stage: Stage = "search"
+    round: int = 0
+    """Number of the round of the comparison, from 1; 0 in the other stages."""
 
 
 class Space(msgspec.Struct, frozen=True):

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import click
 
+from naiad.analyze.comparison import NO_BETTER
 from naiad.analyze.job import Workload
+from naiad.analyze.measurement import load_text
 from naiad.analyze.ranking import Ranked
 from naiad.analyze.repository import write_back, write_variant, written_config
 from naiad.analyze.settings import ProfileOptions
@@ -39,16 +41,39 @@ def write_winners(options: ProfileOptions, workload: Workload, ranked: Sequence[
     for entry in best:
         _write_variants(options, workload, entry, folder)
     if options.write_best_config and ranked:
-        _write_back(options, workload, ranked[0])
+        reason = _reason_to_keep(ranked)
+        if reason:
+            click.echo(f"config.pbtxt was not changed: {reason}.")
+        else:
+            _write_back(options, workload, ranked[0])
+
+
+def _reason_to_keep(ranked: Sequence[Ranked]) -> str:
+    """Returns why the model keeps its configuration; empty if the winner is better."""
+    if ranked[0].is_better:
+        return ""
+    candidate = next((entry for entry in ranked if not entry.best.is_default), None)
+    if candidate is None:
+        return "only the default configuration was measured"
+    if candidate.gain is None:
+        return (
+            f"the gain of {candidate.name} was not measured at equal load. Run the same command"
+            " again to resume"
+        )
+    return (
+        f"{candidate.name} is {NO_BETTER}, with {candidate.gain.factor} of the default at"
+        f" {load_text(candidate.gain.load)}"
+    )
 
 
 def _comment(entry: Ranked) -> str:
-    rate = entry.best.figure("perf_throughput") or 0.0
-    latency = entry.best.figure("perf_latency_p99") or 0.0
-    return (
+    rate = entry.shown.figure("perf_throughput") or 0.0
+    latency = entry.shown.figure("perf_latency_p99") or 0.0
+    text = (
         f"{entry.name}, found by naiad analyze:\n{rate:,.1f} infer/sec, p99 {latency:,.2f} ms "
-        f"at concurrency {entry.best.concurrency}, batch size {entry.best.batch_size}"
+        f"at concurrency {entry.shown.concurrency}, batch size {entry.shown.batch_size}"
     )
+    return f"{text}\n{entry.gain.factor} of the default at this load" if entry.gain else text
 
 
 def _write_variants(
@@ -66,9 +91,6 @@ def _write_variants(
 
 
 def _write_back(options: ProfileOptions, workload: Workload, winner: Ranked) -> None:
-    if winner.best.is_default:
-        click.echo("The default configuration is the best; config.pbtxt was not changed.")
-        return
     for outcome in winner.best.outcomes:
         if outcome.values:
             directory = Path(options.model_repository) / outcome.model

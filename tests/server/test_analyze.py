@@ -93,6 +93,7 @@ SMALL = [
 ]
 BRUTE = ["--run-config-search-mode", "brute"]
 FAST = ["--measurement-interval", "60", "--stability-percentage", "100000", "--max-trials", "3"]
+FAST += ["--comparison-rounds", "3"]
 
 
 @pytest.fixture
@@ -127,9 +128,15 @@ def analyze(command_line: list[str], expected_code: int = 0) -> str:
     return out.getvalue()
 
 
-def measured(folder: Path) -> list[dict[str, Any]]:
+def stored(folder: Path) -> list[dict[str, Any]]:
+    """Returns all measurements of the checkpoint."""
     lines = [json.loads(line) for line in (folder / "cp" / FILE).read_text().splitlines()]
     return [line["measurement"] for line in lines if line["kind"] == "measurement"]
+
+
+def measured(folder: Path) -> list[dict[str, Any]]:
+    """Returns the measurements of the search and the sweep."""
+    return [one for one in stored(folder) if one["stage"] != "comparison"]
 
 
 def ranking(folder: Path) -> list[dict[str, Any]]:
@@ -139,15 +146,25 @@ def ranking(folder: Path) -> list[dict[str, Any]]:
 
 
 def assert_best(folder: Path) -> None:
-    """Asserts that the winner is the configuration with the highest throughput."""
-    rates = {one["outcomes"][0]["config_name"]: 0.0 for one in measured(folder)}
-    for one in measured(folder):
-        if not one["error"]:
-            name = one["outcomes"][0]["config_name"]
-            rates[name] = max(rates[name], one["outcomes"][0]["figures"]["perf_throughput"])
-    # A load with a slightly lower throughput may represent a configuration if its latency is lower.
-    winner = ranking(folder)[0]
-    assert rates[winner["name"]] >= 0.97 * max(rates.values())
+    """Asserts that the winner is the configuration with the highest gain at equal load.
+
+    Without a gain it is the default.
+    """
+    entries = ranking(folder)
+    gains = {
+        entry["name"]: entry["gains"][0]["gain"]
+        for entry in entries
+        if entry["gains"] and entry["is_better"]
+    }
+    expected = max(gains, key=lambda name: gains[name]) if gains else None
+    winner = entries[0]
+    if expected is None:
+        assert winner["name"].endswith("_config_default")
+    else:
+        assert winner["name"] == expected
+    rounds = [one for one in stored(folder) if one["stage"] == "comparison"]
+    default_rounds = [one for one in rounds if not one["outcomes"][-1]["values"]]
+    assert {one["round"] for one in default_rounds} == {1, 2, 3}
 
 
 def tried(folder: Path) -> set[tuple[int, int]]:
@@ -207,10 +224,10 @@ def test_a_killed_run_resumes_and_measures_nothing_twice(models: Path, tmp_path:
     first.wait()
     first.stdout.close()
     assert wait_gone(children) == [], "the server dies with it"
-    before = measured(tmp_path)
+    before = stored(tmp_path)
     text = analyze(command_line)
     assert f"The checkpoint has {len(before)} measurements" in text
-    after = measured(tmp_path)
+    after = stored(tmp_path)
     assert after[: len(before)] == before
     assert len({one["key"] for one in after}) == len(after) >= len(before)
     names = [
@@ -219,7 +236,7 @@ def test_a_killed_run_resumes_and_measures_nothing_twice(models: Path, tmp_path:
     ]
     assert len({name for name, _ in names}) == len(set(names)), "each name means one configuration"
     again = analyze(command_line)
-    assert len(measured(tmp_path)) == len(after)
+    assert len(stored(tmp_path)) == len(after)
     assert f"The checkpoint has {len(after)} measurements" in again
 
 
@@ -326,6 +343,52 @@ def test_writes_the_winner_to_the_repository(models: Path, tmp_path: Path) -> No
     assert (models / "sleeper" / "config.pbtxt.before-analyze").read_text() == CONFIG
     with naiad([str(models)]) as server:
         assert server.is_ready("/v2/models/sleeper/ready")
+
+
+def test_keeps_the_configuration_if_the_winner_is_no_better(models: Path, tmp_path: Path) -> None:
+    # Every configuration sleeps 0.02 s for one request, so none can be better than another.
+    model = MODEL.replace("0.006 if self.count <= 2 else 0.02", "0.02")
+    (models / "sleeper" / "1" / "model.py").write_text(model)
+    command_line = arguments(
+        tmp_path,
+        *BRUTE,
+        "-c",
+        "1",
+        "--run-config-search-max-instance-count",
+        "1",
+        "--run-config-search-max-model-batch-size",
+        "2",
+    )
+    text = analyze([*command_line, "--write-best-config"])
+    assert "is no better than what you have" in text
+    assert "config.pbtxt was not changed: sleeper_config_" in text
+    assert (models / "sleeper" / "config.pbtxt").read_text() == CONFIG
+    assert not (models / "sleeper" / "config.pbtxt.before-analyze").exists()
+    assert ranking(tmp_path)[0]["name"] == "sleeper_config_default"
+    assert (tmp_path / "out" / "gains.csv").read_text().count("no better than what you have") == 2
+
+
+def test_stops_if_the_default_fails_and_accepts_data_afterwards(
+    models: Path, tmp_path: Path
+) -> None:
+    model = MODEL.replace(
+        "        time.sleep(0.006 if self.count <= 2 else 0.02)",
+        "        assert all((array == 1).all() for array in arrays), 'expected ones'",
+    )
+    (models / "sleeper" / "1" / "model.py").write_text(model)
+    flags = [*BRUTE, "-c", "1", "--run-config-search-max-instance-count", "1"]
+    flags += ["--run-config-search-max-model-batch-size", "1"]
+    text = analyze(arguments(tmp_path, *flags), expected_code=99)
+    assert "fails under every load, so no other configuration was tried" in text
+    assert "expected ones" in text
+    assert '--perf-analyzer-flags \'{"input-data": "data.json"}\'' in text
+    assert len(stored(tmp_path)) == 1
+    data = tmp_path / "data.json"
+    data.write_text('{"data": [{"IN": [1, 1, 1, 1]}]}')
+    perf_flags = json.dumps({"input-data": str(data)})
+    text = analyze(arguments(tmp_path, *flags, "--perf-analyzer-flags", perf_flags))
+    assert "sleeper_config_0" in text
+    assert not any(one["error"] for one in stored(tmp_path)[1:])
 
 
 @pytest.fixture

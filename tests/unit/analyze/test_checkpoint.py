@@ -43,11 +43,24 @@ def test_drops_a_half_written_line(tmp_path: Path) -> None:
 def test_rejects_measurements_of_another_configuration(tmp_path: Path) -> None:
     first = Checkpoint(tmp_path)
     first.begin(job())
+    first.add(job(), measurement("a"))
     first.close()
     second = Checkpoint(tmp_path)
     with pytest.raises(OptionError, match="another configuration of m"):
         second.begin(job("other"))
     second.close()
+
+
+def test_a_job_whose_measurements_all_failed_starts_anew(tmp_path: Path) -> None:
+    first = Checkpoint(tmp_path)
+    first.begin(job())
+    first.add(job(), Measurement("a", 1, 1, [], error="wrong shape"))
+    first.close()
+    second = Checkpoint(tmp_path)
+    assert second.begin(job("with other data")) == {}
+    second.add(job("with other data"), measurement("b"))
+    second.close()
+    assert stored_keys(tmp_path) == ["b"]
 
 
 class FullDisk(io.RawIOBase):

@@ -10,7 +10,8 @@ from naiad.analyze.checkpoint import Goal
 from naiad.analyze.goal import constraints_of, objectives_of
 from naiad.analyze.measurement import Measurement, ModelOutcome
 from naiad.analyze.metric import Limit, gain, metric_name, score, violation
-from naiad.analyze.ranking import default_of, keeps_limits, rank, trial_score
+from naiad.analyze.ranking import default_of, rank
+from naiad.analyze.scoring import keeps_limits, trial_score
 from naiad.settings.option import OptionError
 
 BASE = {"perf_throughput": 100.0, "perf_latency_p99": 10.0}

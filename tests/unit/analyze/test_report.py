@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -72,10 +74,22 @@ MEASUREMENTS = [
 ]
 
 
-def fill(folder: Path) -> Path:
+def rounds(default_rate: float, rate: float) -> list[Measurement]:
+    """Returns three rounds at concurrency 8 that differ by 1%."""
+    return [
+        msgspec.structs.replace(one, key=f"{one.key}/{number}", stage="comparison", round=number)
+        for number in (1, 2, 3)
+        for one in (
+            measured(0, 0, 8, default_rate * (0.98 + 0.01 * number)),
+            measured(2, 4, 8, rate * (1.02 - 0.01 * number)),
+        )
+    ]
+
+
+def fill(folder: Path, comparison: Sequence[Measurement] = ()) -> Path:
     checkpoint = Checkpoint(folder)
     assert checkpoint.begin(JOB) == {}
-    for one in MEASUREMENTS:
+    for one in (*MEASUREMENTS, *comparison):
         checkpoint.add(JOB, one)
     checkpoint.close()
     return folder
@@ -123,8 +137,8 @@ def test_writes_all_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     )
     text = capsys.readouterr().out
     assert (
-        "best is m_config_24 with 400.0 infer/sec at p99 38.00 ms, concurrency 8"
-        " (default: 100.0 infer/sec, x4.00)" in text
+        "best is m_config_24 with 400.0 infer/sec at p99 38.00 ms, concurrency 8; gains were not"
+        " measured at equal load, so it may be no better than the default" in text
     )
     assert "1 measurements failed:\n  m_config_38, concurrency 8: out of memory" in text
     for heading in (
@@ -145,6 +159,53 @@ def test_writes_all_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "naiad analyze profile &lt;x&gt;" in page
     assert "a machine" in page
     assert "out of memory" in page
+
+
+def test_reports_the_gain_at_equal_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cp = fill(tmp_path / "cp", rounds(320, 400))
+    run_report(ReportOptions(checkpoint_directory=str(cp), export_path=str(tmp_path)))
+    text = capsys.readouterr().out
+    gain = "x1.25 (x1.23 to x1.28) of the default at the same load, over 3 rounds"
+    assert (
+        f"best is m_config_24 with 400.0 infer/sec at p99 38.00 ms, concurrency 8: {gain}" in text
+    )
+    assert "+25.0 (+22.5 to +27.5)" in text
+    assert re.search(r"m_config_default +\|.* 8 .* 320\.0", text), "the default at the same load"
+    assert "x4.00" not in text
+    (row,) = csv.DictReader(io.StringIO((tmp_path / "gains.csv").read_text()))
+    assert (row["Verdict"], row["Concurrency"], row["Rounds"]) == ("better", "8", "3")
+    assert (row["Gain (%)"], row["Lowest Gain (%)"], row["Highest Gain (%)"]) == (
+        "25.00",
+        "22.52",
+        "27.53",
+    )
+    metrics = (tmp_path / "metrics-model-inference.csv").read_text()
+    assert len(list(csv.DictReader(io.StringIO(metrics)))) == len(MEASUREMENTS), (
+        "rounds are not measurements of the search"
+    )
+    page = (tmp_path / "report.html").read_text()
+    check_page(page)
+    assert "x1.23 to x1.28 in 3 rounds, at concurrency 8" in page
+    entry = json.loads((tmp_path / "results.json").read_text())[0]["ranking"][0]
+    assert entry["is_better"]
+    assert entry["gains"][0]["gain"] == pytest.approx(0.25)
+
+
+def test_reports_a_winner_inside_the_noise_as_no_better(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cp = fill(tmp_path / "cp", rounds(400, 402))
+    run_report(ReportOptions(checkpoint_directory=str(cp), export_path=str(tmp_path)))
+    verdict = "m_config_24 is no better than what you have"
+    assert (
+        f"{verdict}: x1.00 (x0.99 to x1.03) of the default at concurrency 8, over 3 rounds"
+        in capsys.readouterr().out
+    )
+    page = (tmp_path / "report.html").read_text()
+    assert f'<span class="fact-note">{verdict}' in page
+    assert json.loads((tmp_path / "results.json").read_text())[0]["ranking"][0]["name"] == (
+        "m_config_default"
+    )
 
 
 def test_reports_selected_configurations(
