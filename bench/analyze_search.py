@@ -58,6 +58,8 @@ COMMON = [
     "10",
     "--max-trials",
     "5",
+    "--num-configs-per-model",
+    "1",
     "--progress",
     "off",
 ]
@@ -119,7 +121,7 @@ def search(model: str, mode: str, folder: Path, until: float) -> Winner:
     rate = outcome["figures"]["perf_throughput"]
     return Winner(
         mode,
-        len(result["measurements"]),
+        sum(one["stage"] == "search" for one in result["measurements"]),
         outcome["config_name"],
         outcome["values"],
         best["concurrency"],
