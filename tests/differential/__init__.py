@@ -1,2 +1,2 @@
-"""The same requests to the genuine Triton and to us, and a comparison of what a client can see of
-the answers."""
+"""Sends the same requests to the genuine Triton and to Naiad, and compares the responses as a
+client sees them."""

@@ -1,10 +1,10 @@
-"""One request of the corpus, for HTTP or for gRPC, and what is known about its answer.
+"""One request of the corpus, over HTTP or gRPC, and what is known about its response.
 
-The expected answer is the genuine Triton's, recorded in golden/. Where it must not be followed,
-`expect` replaces parts of it and `because` says why: the oracle is 2.51, the reference that we
-follow describes 2.73, and some answers are ours on purpose.
-Rule: a case is complete in itself and leaves the server as it found it, unless its suite says that
-      order matters.
+The expected response is the genuine Triton's, recorded in golden/. Where Naiad does not follow it,
+`expect` replaces parts of it and `because` gives the reason: the recorded server is 2.51, Naiad
+follows 2.73, and some responses differ on purpose.
+Rule: a case does not depend on other cases and does not change the server, unless the order of
+      cases matters in its suite.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ class HttpCase(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     body: bytes = b""
     raw: bytes = b""
-    """When set, exactly these bytes are sent instead of what method, path, headers and body would
-    make."""
+    """If set, exactly these bytes are sent. Method, path, headers and body are then ignored."""
     port: str = "http"
     expect: dict[str, Any] = {}
     because: str = ""
     normalise: tuple[str, ...] = ()
     is_settled_first: bool = False
-    """Sent only when no model is loading or unloading any more: an unload answers before it is
-    done."""
+    """Waits until no model is loading or unloading: an unload responds before it is done."""
     is_ours_only: bool = False
-    """Never sent to the genuine server, which would die or hang; `expect` is then the whole
-    answer."""
+    """Never sent to the genuine server, which would crash or hang. `expect` is then the whole
+    response."""
 
 
 class GrpcCase(msgspec.Struct, frozen=True):
@@ -47,12 +45,12 @@ class GrpcCase(msgspec.Struct, frozen=True):
     because: str = ""
     normalise: tuple[str, ...] = ()
     is_ours_only: bool = False
-    """Never sent to the genuine server, which would die or hang; `expect` is then the whole
-    answer."""
+    """Never sent to the genuine server, which would crash or hang. `expect` is then the whole
+    response."""
 
 
 Case: TypeAlias = HttpCase | GrpcCase
-Answer: TypeAlias = dict[str, Any]
+Response: TypeAlias = dict[str, Any]
 
 
 def get(name: str, path: str, **options: Any) -> HttpCase:
@@ -60,28 +58,21 @@ def get(name: str, path: str, **options: Any) -> HttpCase:
 
 
 def post(name: str, path: str, body: Any = b"", **options: Any) -> HttpCase:
-    """A body that is not bytes is sent as JSON."""
-    data = (
-        body
-        if isinstance(body, bytes)
-        else body.encode()
-        if isinstance(body, str)
-        else json.dumps(body).encode()
-    )
-    return HttpCase(name, "POST", path, body=data, **options)
+    """Makes a POST case. A body that is neither bytes nor text is sent as JSON."""
+    if not isinstance(body, bytes):
+        body = (body if isinstance(body, str) else json.dumps(body)).encode()
+    return HttpCase(name, "POST", path, body=body, **options)
 
 
 def infer(name: str, model: str, body: Any, version: str = "", **options: Any) -> HttpCase:
-    path = (
-        f"/v2/models/{model}/versions/{version}/infer" if version else f"/v2/models/{model}/infer"
-    )
-    return post(name, path, body, **options)
+    path = f"/v2/models/{model}/versions/{version}" if version else f"/v2/models/{model}"
+    return post(name, f"{path}/infer", body, **options)
 
 
 def tensor(
     name: str, datatype: str, shape: list[Any], data: Any, **parameters: Any
 ) -> dict[str, Any]:
-    """A JSON input; `data` None leaves the field out."""
+    """Returns a JSON input, without the field `data` if `data` is None."""
     fields: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
     if parameters:
         fields["parameters"] = parameters
@@ -93,14 +84,14 @@ def tensor(
 def binary_infer(
     name: str, model: str, header: dict[str, Any], payload: bytes, **options: Any
 ) -> HttpCase:
-    """The JSON header followed by the tensors, as the binary extension has it."""
+    """Makes a request of the binary data extension: the JSON header followed by the tensors."""
     encoded = json.dumps(header).encode()
     headers = {"Inference-Header-Content-Length": str(len(encoded)), **options.pop("headers", {})}
     return infer(name, model, encoded + payload, headers=headers, **options)
 
 
 def refused(status: int, message: str) -> dict[str, Any]:
-    """The `expect` of an HTTP error."""
+    """Returns the `expect` of an HTTP error."""
     return {
         "status": status,
         "headers": {"Content-Type": "application/json"},

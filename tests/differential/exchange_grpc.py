@@ -1,5 +1,5 @@
-"""Sends a GrpcCase's bytes with grpcio and keeps what a client acts on: status code, message and
-decoded responses."""
+"""Sends the bytes of a GrpcCase with grpcio and returns what a client acts on: status code, message
+and decoded responses."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from tests.differential.case import Answer, GrpcCase
+from tests.differential.case import GrpcCase, Response
 
 TIMEOUT_S = 30
 STREAMS = {"ModelStreamInfer"}
 
 
-def exchange(case: GrpcCase, channel: grpc.Channel) -> Answer:
+def exchange(case: GrpcCase, channel: grpc.Channel) -> Response:
     path = f"/{case.service}/{case.rpc}"
     try:
         if case.rpc in STREAMS:
@@ -29,7 +29,7 @@ def exchange(case: GrpcCase, channel: grpc.Channel) -> Answer:
     return {"code": "OK", "response": decoded(case, reply)}
 
 
-def _stream(case: GrpcCase, method: Any) -> Answer:
+def _stream(case: GrpcCase, method: Any) -> Response:
     responses: list[Any] = []
     call = method(iter(case.messages), metadata=case.metadata, timeout=TIMEOUT_S)
     try:
@@ -39,7 +39,7 @@ def _stream(case: GrpcCase, method: Any) -> Answer:
     return {"code": "OK", "responses": responses}
 
 
-def _failed(error: grpc.RpcError) -> Answer:
+def _failed(error: grpc.RpcError) -> Response:
     return {"code": error.code().name, "message": error.details()}
 
 

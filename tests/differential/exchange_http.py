@@ -1,5 +1,5 @@
-"""Sends an HttpCase over a socket of its own and keeps what a client acts on: status, a few
-headers, the decoded body."""
+"""Sends an HttpCase over its own socket and returns what a client acts on: status, some headers and
+the decoded body."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import json
 import socket
 import zlib
 
-from tests.differential.case import Answer, HttpCase
+from tests.differential.case import HttpCase, Response
 
 HEADERS = ("Content-Type", "Content-Encoding", "Accept-Encoding", "Retry-After")
 LENGTH = "Inference-Header-Content-Length"
 TIMEOUT_S = 30
 
 
-def exchange(case: HttpCase, port: int) -> Answer:
+def exchange(case: HttpCase, port: int) -> Response:
     with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
         connection.sendall(case.raw or request_bytes(case))
         response = http.client.HTTPResponse(connection, method=case.method)
@@ -33,18 +33,18 @@ def exchange(case: HttpCase, port: int) -> Answer:
 def request_bytes(case: HttpCase) -> bytes:
     lines = [f"{case.method} {case.path} HTTP/1.1", "Host: localhost"]
     lines += [f"{name}: {value}" for name, value in case.headers.items()]
-    if (case.body or case.method == "POST") and not {"content-length", "transfer-encoding"} & {
-        name.lower() for name in case.headers
-    }:
+    names = {name.lower() for name in case.headers}
+    has_length = "content-length" in names or "transfer-encoding" in names
+    if (case.body or case.method == "POST") and not has_length:
         lines.append(f"Content-Length: {len(case.body)}")
     return "\r\n".join([*lines, "", ""]).encode() + case.body
 
 
-def described(response: http.client.HTTPResponse, body: bytes) -> Answer:
+def described(response: http.client.HTTPResponse, body: bytes) -> Response:
     headers = {name: response.headers[name] for name in HEADERS if name in response.headers}
     if not body:
         headers.pop("Content-Type", None)
-    answer: Answer = {"status": response.status, "headers": headers}
+    fields: Response = {"status": response.status, "headers": headers}
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding == "gzip":
         body = gzip.decompress(body)
@@ -52,18 +52,18 @@ def described(response: http.client.HTTPResponse, body: bytes) -> Answer:
         body = zlib.decompress(body)
     if LENGTH in response.headers:
         size = int(response.headers[LENGTH])
-        return {**answer, "json": parsed(body[:size]), "binary": body[size:].hex()}
+        return {**fields, "json": parsed(body[:size]), "binary": body[size:].hex()}
     kind = headers.get("Content-Type", "")
     if kind.startswith("text/event-stream"):
-        return {**answer, "events": events(body.decode())}
+        return {**fields, "events": events(body.decode())}
     if kind.startswith("application/json") and body:
-        return {**answer, "json": parsed(body)}
-    return {**answer, "text": body.decode("utf-8", "backslashreplace")}
+        return {**fields, "json": parsed(body)}
+    return {**fields, "text": body.decode("utf-8", "backslashreplace")}
 
 
 def parsed(body: bytes) -> object:
-    """Triton passes on bytes that are no UTF-8: they are kept as escapes. What is no JSON at all is
-    kept as text."""
+    """Parses a JSON body. Triton passes on bytes that are not UTF-8; they become escapes. A body
+    that is not JSON is kept as text."""
     text = body.decode("utf-8", "backslashreplace").replace("\\x", "\\\\x")
     try:
         return json.loads(text)
@@ -72,11 +72,11 @@ def parsed(body: bytes) -> object:
 
 
 def events(text: str) -> list[object]:
-    """Each event of a stream must be one `data:` line of JSON and an empty line; anything else is
-    kept as it came."""
+    """Returns the events of a stream. An event must be one `data:` line of JSON and an empty line;
+    anything else is kept as text."""
     *blocks, rest = text.split("\n\n")
-    found = [
+    result = [
         json.loads(block[6:]) if block.startswith("data: ") and "\n" not in block else block
         for block in blocks
     ]
-    return [*found, rest] if rest else found
+    return [*result, rest] if rest else result

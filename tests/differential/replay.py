@@ -1,4 +1,4 @@
-"""Sends a suite's cases to a running server and gives back its normalised answers."""
+"""Sends the cases of a suite to a running server and returns its normalised responses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import grpc
 
 from bench import oracle
 from tests.differential import exchange_grpc, exchange_http
-from tests.differential.answer import normalised, reference
-from tests.differential.case import Answer, Case, HttpCase, post
+from tests.differential.case import Case, HttpCase, Response, post
+from tests.differential.response import normalised, reference
 from tests.differential.suites import Suite
 from tests.server.harness import Endpoints, Server, free_ports, port_flags
 
@@ -24,7 +24,7 @@ UNLIMITED = [
 
 
 class Replay:
-    """A server under replay: one gRPC channel for all cases, a new HTTP connection for each."""
+    """A server that receives the cases, over one gRPC channel and one HTTP connection per case."""
 
     def __init__(self, server: Endpoints, suite: Suite, is_genuine: bool = False) -> None:
         self.server = server
@@ -32,20 +32,22 @@ class Replay:
         self.suite = suite
         self.channel = grpc.insecure_channel(server.grpc, options=UNLIMITED)
 
-    def answer(self, case: Case) -> Answer:
+    def response(self, case: Case) -> Response:
         if isinstance(case, HttpCase):
             if case.is_settled_first:
-                self.settle()
-            found = exchange_http.exchange(case, self.server.port(case.port))
+                self.wait_settled()
+            response = exchange_http.exchange(case, self.server.port(case.port))
         else:
-            found = exchange_grpc.exchange(case, self.channel)
+            response = exchange_grpc.exchange(case, self.channel)
         return normalised(
-            reference(found) if self.is_genuine else found, case.normalise, self.suite.repositories
+            reference(response) if self.is_genuine else response,
+            case.normalise,
+            self.suite.repositories,
         )
 
-    def settle(self) -> None:
-        """Asks for the index until nothing in it is on its way. There is no event to wait for: only
-        the index tells."""
+    def wait_settled(self) -> None:
+        """Polls the index until no model is loading or unloading. The server offers no event to
+        wait for."""
         while "LOADING" in json.dumps(
             exchange_http.exchange(post("index", "/v2/repository/index"), self.server.http_port)
         ):

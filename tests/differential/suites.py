@@ -1,8 +1,7 @@
-"""Which cases go to which server: a suite is a set of repositories, server flags and lists of
-cases.
+"""The suites: repositories, server flags, and the cases that are sent to such a server.
 
-`main` has many models and no model control; in `control`, where models are loaded and unloaded, the
-order of cases matters.
+`main` has many models and no model control. In the other suites models are loaded and unloaded, so
+the order of cases matters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The recorded answers of the genuine Triton, replayed against Naiad: same requests, same status,
-same headers, same words.
+"""Replays the recorded responses of the genuine Triton against Naiad.
 
-The corpus is tests/differential; `python -m tests.differential.run --record` asks the genuine
-server again. A case whose answer must differ says so itself (`expect`, `because`).
+Status, headers and text must be equal. The corpus is tests/differential;
+`python -m tests.differential.run --record` records it again. A case whose response must differ
+gives the reason itself (`expect`, `because`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.differential import golden
-from tests.differential.answer import difference, expected
-from tests.differential.case import Answer, Case
+from tests.differential.case import Case, Response
 from tests.differential.replay import Replay
+from tests.differential.response import difference, expected
 from tests.differential.suites import SUITES, Suite
 from tests.server.harness import Endpoints, naiad
 
 MAIN = SUITES["main"]
-STORIES = [suite for suite in SUITES.values() if suite is not MAIN]
+ORDERED = [suite for suite in SUITES.values() if suite is not MAIN]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def main_replay(main_server: Endpoints) -> Iterator[Replay]:
 
 
 @pytest.fixture(scope="module")
-def recorded() -> dict[tuple[str, str], dict[str, Answer]]:
+def recorded() -> dict[tuple[str, str], dict[str, Response]]:
     return {
         (suite.name, subject): golden.read(suite.name, subject)
         for suite in SUITES.values()
@@ -42,28 +42,28 @@ def recorded() -> dict[tuple[str, str], dict[str, Answer]]:
     ("subject", "case"),
     [pytest.param(subject, case, id=f"{subject}-{case.name}") for subject, case in MAIN.cases()],
 )
-def test_same_answer(
+def test_same_response(
     main_replay: Replay,
-    recorded: dict[tuple[str, str], dict[str, Answer]],
+    recorded: dict[tuple[str, str], dict[str, Response]],
     subject: str,
     case: Case,
 ) -> None:
     want = expected(recorded["main", subject].get(case.name, {}), case)
-    assert not difference(want, main_replay.answer(case)), case.because
+    assert not difference(want, main_replay.response(case)), case.because
 
 
-@pytest.mark.parametrize("suite", STORIES, ids=lambda suite: str(suite.name))
-def test_tells_the_same_story(
-    recorded: dict[tuple[str, str], dict[str, Answer]], suite: Suite
+@pytest.mark.parametrize("suite", ORDERED, ids=lambda suite: str(suite.name))
+def test_same_responses_to_a_list_of_requests(
+    recorded: dict[tuple[str, str], dict[str, Response]], suite: Suite
 ) -> None:
-    """One test for a whole list: each request finds what the ones before it left."""
+    """Each request depends on the ones before it, so a list of requests is one test."""
     differences = []
     with naiad(suite.repositories, suite.flags) as server:
         replay = Replay(server, suite)
         for subject, case in suite.cases():
             want = expected(recorded[suite.name, subject].get(case.name, {}), case)
-            told = difference(want, replay.answer(case))
-            if told:
-                differences.append(f"{case.name}\n{told}")
+            text = difference(want, replay.response(case))
+            if text:
+                differences.append(f"{case.name}\n{text}")
         replay.close()
     assert not differences, "\n".join(differences)

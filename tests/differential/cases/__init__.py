@@ -1,2 +1,1 @@
-"""The corpus, a file per subject. Each exports CASES; suites.py says which server each list is sent
-to."""
+"""The corpus: a file per subject, each with CASES. suites.py says which server gets which cases."""

@@ -1,4 +1,4 @@
-"""Compressed request bodies and compressed answers over HTTP."""
+"""Compressed request bodies and compressed responses over HTTP."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ CASES: list[Case] = [
     sent("unknown encoding", "br", PLAIN),
     sent("gzip in capitals", "GZIP", gzip.compress(PLAIN)),
     sent("two encodings", "gzip, deflate", gzip.compress(PLAIN)),
-    sent("gzip that is not", "gzip", PLAIN, normalise=("words",)),
+    sent("gzip that is not", "gzip", PLAIN, normalise=("message",)),
     sent(
         "gzip cut off",
         "gzip",
         gzip.compress(PLAIN)[:-12],
-        normalise=("words",),
+        normalise=("message",),
         expect={"status": 400},
         because="a broken body is the client's error",
     ),
-    sent("gzip of nothing", "gzip", gzip.compress(b""), normalise=("words",)),
+    sent("gzip of nothing", "gzip", gzip.compress(b""), normalise=("message",)),
     asked("answer in gzip", "gzip"),
     asked("answer in deflate", "deflate"),
     asked("answer in identity", "identity"),

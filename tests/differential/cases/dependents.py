@@ -1,5 +1,5 @@
-"""Ensembles and their parts in explicit mode: what comes, goes and returns with what. A story, like
-model_control."""
+"""Ensembles and their steps in explicit mode: which models are loaded, unloaded and restored
+together. The order of these cases matters."""
 
 from __future__ import annotations
 

@@ -7,8 +7,11 @@ from typing import Any
 
 from tests.differential.case import Case, get, post
 
-CODES = "the status follows the error's code, as on infer and as in 2.73; 2.51 answers 400 to every error of a model"
-NOT_ONE = "an error is no success: the genuine server has sent 200 before it counts the responses"
+CODES = (
+    "the status follows the error's code, as on infer and as in 2.73; "
+    "2.51 responds with 400 to every error of a model"
+)
+NOT_ONE = "an error is not a success: the genuine server sends 200 before it counts the responses"
 FAILURES = {
     "raise": 500,
     "raise model exception": 500,
@@ -29,7 +32,8 @@ FAILURES = {
     "ALREADY_EXISTS": 400,
     "CANCELLED": 400,
 }
-"""Kinds of the model `failing` and their statuses, the same as on infer (cases/model_errors.py)."""
+"""Kinds of the model `failing` with their statuses, the same as on infer
+(cases/model_errors.py)."""
 
 
 def one(name: str, body: Any, model: str = "echo_text", **options: Any) -> Case:

@@ -124,7 +124,7 @@ PARAMETERS = [
         "timeout that is negative",
         {"timeout": -1},
         expect=refused("INVALID_ARGUMENT", "invalid value for 'timeout', expected value >= 0."),
-        because="the genuine server makes 584,942 years of it",
+        because="the genuine server reads it as 584,942 years",
     ),
 ]
 CASES: list[Case] = [*INFER, *PARAMETERS]

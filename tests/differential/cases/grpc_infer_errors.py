@@ -1,4 +1,4 @@
-"""ModelInfer requests that are wrong in form or content, and the status that the client gets."""
+"""Malformed and invalid ModelInfer requests, and the status that the client gets."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SHM_OFF = refused(
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.",
 )
 NO_CLASSES = "class result not available for output due to unsupported type 'BYTES'"
-SHM_LATER = "2.73 has clients' shared memory off unless it is asked for"
+SHM_LATER = "in 2.73, clients' shared memory is off by default"
 CASES: list[Case] = [
     infer("empty message", b""),
-    infer("not a message", b"\xff\xff\xff", normalise=("words",)),
-    infer("cut off message", add_sub().SerializeToString()[:-5], normalise=("words",)),
+    infer("not a message", b"\xff\xff\xff", normalise=("message",)),
+    infer("cut off message", add_sub().SerializeToString()[:-5], normalise=("message",)),
     infer("unknown model", request("nowhere", [])),
     infer("no model", request("", [])),
     infer("unknown version", add_sub(version="9")),
@@ -80,11 +80,11 @@ CASES: list[Case] = [
         add_sub(described("INPUT0", "FP32", [1, 15]), [ROW[:15].tobytes(), ONES.tobytes()]),
     ),
     infer(
-        "negative dimension", add_sub(described("INPUT0", "FP32", [-1, 16])), normalise=("words",)
+        "negative dimension", add_sub(described("INPUT0", "FP32", [-1, 16])), normalise=("message",)
     ),
     infer("negative fixed dimension", add_sub(described("INPUT0", "FP32", [1, -16]))),
     infer(
-        "huge dimension", add_sub(described("INPUT0", "FP32", [2**62, 16])), normalise=("words",)
+        "huge dimension", add_sub(described("INPUT0", "FP32", [2**62, 16])), normalise=("message",)
     ),
     infer(
         "batch too large",
@@ -131,7 +131,7 @@ CASES: list[Case] = [
         "string data cut off",
         raw_typed("BYTES", strings(b"a", b"b") + struct.pack("<I", 9) + b"abc"),
         expect={"message": CUT_OFF.format(9)},
-        because="the words of 2.73",
+        because="the text of 2.73",
     ),
     infer("a string too many", raw_typed("BYTES", strings(b"a", b"b", b"c", b"d"))),
     infer("a string too few", raw_typed("BYTES", strings(b"a", b"b"))),
@@ -143,7 +143,7 @@ CASES: list[Case] = [
             "INVALID_ARGUMENT",
             "[request id: <id_unknown>] output 'OUTPUT0' already exists in request",
         ),
-        because="the words of 2.73",
+        because="the text of 2.73",
     ),
     infer("an output without a name", add_sub(outputs=[output("")])),
     infer(
@@ -213,7 +213,7 @@ CASES: list[Case] = [
         ),
         is_ours_only=True,
         expect=refused("INVALID_ARGUMENT", NO_CLASSES),
-        because="the genuine server dies of it",
+        because="the genuine server crashes",
     ),
     *(
         infer(

@@ -1,4 +1,4 @@
-"""Builds gRPC cases: messages of tritonclient's generated classes, which are sent as bytes."""
+"""Builds gRPC cases from messages of tritonclient's generated classes, serialized to bytes."""
 
 from __future__ import annotations
 

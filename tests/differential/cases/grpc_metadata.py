@@ -1,4 +1,4 @@
-"""The unary RPCs besides inference: health, metadata, configuration, statistics, repository."""
+"""The unary RPCs other than inference: health, metadata, configuration, statistics, repository."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ HEALTH = [
     GrpcCase(
         "health of a service", "Check", (b"\x0a\x07add_sub",), service="grpc.health.v1.Health"
     ),
-    GrpcCase("unknown method", "Explain", (b"",), normalise=("words",)),
-    GrpcCase("unknown service", "Check", (b"",), service="inference.Nothing", normalise=("words",)),
+    GrpcCase("unknown method", "Explain", (b"",), normalise=("message",)),
+    GrpcCase(
+        "unknown service", "Check", (b"",), service="inference.Nothing", normalise=("message",)
+    ),
 ]
 METADATA = [
     call("plain", "ServerMetadata", pb.ServerMetadataRequest(), normalise=("version",)),

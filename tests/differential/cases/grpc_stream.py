@@ -8,7 +8,7 @@ from typing import Any
 from tests.differential.case import Case, GrpcCase
 from tests.differential.cases.grpc_message import ROW, add_sub, described, output, request
 
-ENDED = "the genuine server ends the stream as if nothing was sent"
+ENDED = "the genuine server ends the stream as if it had received nothing"
 EMPTY_FINAL: dict[str, Any] = {"triton_enable_empty_final_response": True}
 
 

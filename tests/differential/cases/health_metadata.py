@@ -5,8 +5,9 @@ from __future__ import annotations
 from tests.differential.case import Case, HttpCase, get, post
 
 MODELS = (
-    "add_sub", "identity_fp32", "identity_bytes", "types", "image", "reshaped", "classifier", "optional_inputs", "versions_latest",
-    "versions_all", "versions_specific", "auto_static", "auto_class", "auto_partial", "repeat", "words", "instance_info", "observed",
+    "add_sub", "identity_fp32", "identity_bytes", "types", "image", "reshaped", "classifier",
+    "optional_inputs", "versions_latest", "versions_all", "versions_specific", "auto_static",
+    "auto_class", "auto_partial", "repeat", "words", "instance_info", "observed",
 )  # fmt: skip
 
 CASES: list[Case] = [
@@ -21,7 +22,7 @@ CASES: list[Case] = [
         "HEAD",
         "/v2/health/ready",
         expect={"status": 200},
-        because="we answer HEAD as GET",
+        because="Naiad handles HEAD like GET",
     ),
     HttpCase("ready by DELETE", "DELETE", "/v2/health/ready"),
     get("server metadata", "/v2", normalise=("version",)),

@@ -1,5 +1,5 @@
-"""HTTP itself: methods, chunked bodies, Expect, pipelining, header oddities. Sent as raw bytes
-where clients would refuse."""
+"""HTTP itself: methods, chunked bodies, Expect, pipelining and unusual headers. Raw bytes where a
+client library would reject the request."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CASES: list[Case] = [
         "HEAD /v2/models/add_sub HTTP/1.1\nHost: a",
         method="HEAD",
         expect={"status": 200},
-        because="we answer HEAD as GET",
+        because="Naiad handles HEAD like GET",
     ),
     raw("POST without a body or length", f"POST {PATH} HTTP/1.1\nHost: a", normalise=("parser",)),
 ]

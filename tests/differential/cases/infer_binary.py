@@ -1,4 +1,4 @@
-"""Binary tensor data over HTTP: in, out, both, raw requests, and lengths that lie."""
+"""Binary tensor data over HTTP: in, out, both, raw requests, and wrong lengths."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from tests.differential.case import Case, add_sub_inputs, binary_infer, infer, r
 
 NOTHING: dict[str, Any] = {}
 
-LATER = "the words of 2.73"
+LATER = "the text of 2.73"
 CUT_OFF = (
-    "[request id: <id_unknown>] incomplete string data for inference input 'IN_BYTES' for model 'types', expecting string of length {} "
-    "but only 3 bytes available. Please make sure the string is in one buffer."
+    "[request id: <id_unknown>] incomplete string data for inference input 'IN_BYTES' for model "
+    "'types', expecting string of length {} but only 3 bytes available. Please make sure the "
+    "string is in one buffer."
 )
 ROW = np.arange(16, dtype=np.float32).tobytes()
 ONES = np.ones(16, dtype=np.float32).tobytes()
@@ -144,7 +145,8 @@ CASES: list[Case] = [
         options={
             "expect": refused(
                 400,
-                "sending FP16 data via JSON is not supported. Please use the binary data format for output OUT_FP16",
+                "sending FP16 data via JSON is not supported. Please use the binary data format "
+                "for output OUT_FP16",
             ),
             "because": LATER,
         },
@@ -157,7 +159,8 @@ CASES: list[Case] = [
         options={
             "expect": refused(
                 400,
-                "sending BF16 data via JSON is not supported. Please use the binary data format for output OUT_BF16",
+                "sending BF16 data via JSON is not supported. Please use the binary data format "
+                "for output OUT_BF16",
             ),
             "because": LATER,
         },
@@ -249,14 +252,14 @@ CASES: list[Case] = [
     ),
     length("length that is negative", "-1"),
     length("length beyond the body", "100000"),
-    length("length beyond 64 bits", "99999999999999999999999", normalise=("words",)),
+    length("length beyond 64 bits", "99999999999999999999999", normalise=("message",)),
     length("length within the JSON", "5", normalise=("parser",)),
     length(
         "length with a tail",
         "10x",
-        normalise=("words",),
+        normalise=("message",),
         expect={"status": 400},
-        because="half a number is no number",
+        because="a length with a suffix is not a number",
     ),
     length(
         "empty length",

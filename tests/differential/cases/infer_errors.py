@@ -1,4 +1,4 @@
-"""Inference requests over HTTP that are wrong in form or content, and what the client is told."""
+"""Malformed and invalid inference requests over HTTP, and the error that the client gets."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NOTHING: dict[str, Any] = {}
 
 FIRST, SECOND = add_sub_inputs()
 PARSER = ("parser",)
-LATER = "the words of 2.73"
+LATER = "the text of 2.73"
 TOO_FEW = refused(500, "Failed to parse 'data' field: shape does not match true shape")
 SHM_OFF = refused(
     501,
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.",
 )
-SHM_LATER = "2.73 has clients' shared memory off unless it is asked for"
+SHM_LATER = "in 2.73, clients' shared memory is off by default"
 SUM = {
     "model_name": "add_sub",
     "model_version": "1",
@@ -35,15 +35,15 @@ SUM = {
     ],
 }
 HUGE = (
-    "JSON input 'INPUT0' has a byte_size ({} bytes) that exceeds the maximum allowed value of 67108864 bytes. "
-    "Use --http-max-input-size to increase the limit."
+    "JSON input 'INPUT0' has a byte_size ({} bytes) that exceeds the maximum allowed value of "
+    "67108864 bytes. Use --http-max-input-size to increase the limit."
 )
 
 
 def changed(
     title: str, /, drop: str = "", options: dict[str, Any] = NOTHING, **fields: Any
 ) -> Case:
-    """add_sub's INPUT0 with a field replaced or dropped, INPUT1 as it should be."""
+    """Returns add_sub's inputs, with a field of INPUT0 replaced or removed and a valid INPUT1."""
     first = {key: value for key, value in {**FIRST, **fields}.items() if key != drop}
     return infer(title, "add_sub", {"inputs": [first, SECOND]}, **options)
 
@@ -173,7 +173,7 @@ CASES: list[Case] = [
         "batch of zero",
         "add_sub",
         {"inputs": [tensor("INPUT0", "FP32", [0, 16], []), tensor("INPUT1", "FP32", [0, 16], [])]},
-        normalise=("words",),
+        normalise=("message",),
     ),
     infer(
         "batches of different sizes",

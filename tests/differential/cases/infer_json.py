@@ -1,4 +1,4 @@
-"""Inference with JSON data over HTTP, requests that succeed."""
+"""Inference with JSON data over HTTP: requests that succeed."""
 
 from __future__ import annotations
 
@@ -243,7 +243,8 @@ CASES: list[Case] = [
                 ],
             }
         },
-        because="the genuine server drops an error response of a decoupled BLS call; the caller should see it",
+        because="the genuine server drops an error response of a decoupled BLS call; "
+        "the caller should see it",
     ),
     infer(
         "decoupled BLS without responses",

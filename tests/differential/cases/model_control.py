@@ -1,5 +1,4 @@
-"""Loading and unloading in explicit mode. These cases are a story: each finds what the ones before
-it left."""
+"""Loading and unloading in explicit mode. Each case depends on the cases before it."""
 
 from __future__ import annotations
 
@@ -29,14 +28,18 @@ HELLO = {
         "outputs": [{"name": "WORD", "datatype": "BYTES", "shape": [1], "data": ["hello"]}],
     }
 }
-LASTS = "a load without a config takes the repository's; the genuine server sometimes keeps the one of an earlier request"
+LASTS = (
+    "a load without a config uses the repository's; "
+    "the genuine server sometimes keeps the config of an earlier request"
+)
 WRONG: dict[str, Any] = {
     "expect": {"status": 400},
     "because": "a wrong request is the client's error, not the server's",
 }
 TRAVERSAL = {
     "code": "INVALID_ARGUMENT",
-    "message": "invalid model name '../main/add_sub', model name must not contain path traversal characters",
+    "message": "invalid model name '../main/add_sub', model name must not contain path traversal "
+    "characters",
 }
 NUL = {
     "code": "INVALID_ARGUMENT",
@@ -181,19 +184,19 @@ CASES: list[Case] = [
     ),
     load("a config that is a number", "with_parameter", {"config": 7}),
     load(
-        "an unknown parameter", "with_parameter", {"speed": "fast"}, normalise=("words",), **WRONG
+        "an unknown parameter", "with_parameter", {"speed": "fast"}, normalise=("message",), **WRONG
     ),
     load(
         "an unknown parameter that is a number",
         "with_parameter",
         {"speed": 7},
-        normalise=("words",),
+        normalise=("message",),
     ),
     load(
         "a file without a config",
         "with_parameter",
         {"file:1/model.py": base64.b64encode(b"x").decode()},
-        normalise=("words",),
+        normalise=("message",),
     ),
     load("parameters that are a list", "with_parameter", [1], normalise=("parser",)),
     post(
@@ -239,11 +242,11 @@ CASES: list[Case] = [
     # what leaves the index
     load("a model without versions", "no_versions"),
     # names
-    load("a name with a parent folder", "..%2Fmain%2Fadd_sub", normalise=("words",), **WRONG),
-    load("a name of dots", "..", normalise=("words",)),
-    load("a name with a blank", "a%20b", normalise=("words",)),
-    load("a name with a quote", "a'b", normalise=("words",)),
-    load("a long name", "a" * 4000, normalise=("words",)),
+    load("a name with a parent folder", "..%2Fmain%2Fadd_sub", normalise=("message",), **WRONG),
+    load("a name of dots", "..", normalise=("message",)),
+    load("a name with a blank", "a%20b", normalise=("message",)),
+    load("a name with a quote", "a'b", normalise=("message",)),
+    load("a long name", "a" * 4000, normalise=("message",)),
     grpc_load("a name with a parent folder", "../main/add_sub", TRAVERSAL),
     grpc_load("an empty name", "", EMPTY),
     grpc_load("a name with a NUL", "a\x00b", NUL),

@@ -1,4 +1,4 @@
-"""What clients see of models that fail, and of models that use the Python backend wrongly."""
+"""What clients see when a model fails or uses the Python backend wrongly."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ CASES: list[Case] = [
     ),
     *(of_kind("bls_probe", "CASE", kind) for kind in BLS),
     *(
-        of_kind("failing", "KIND", kind, normalise=("words",))
+        of_kind("failing", "KIND", kind, normalise=("message",))
         for kind in ("raise without words", "tensor of a list")
     ),
     *(
@@ -83,10 +83,10 @@ CASES: list[Case] = [
             "failing",
             "KIND",
             kind,
-            normalise=("words",),
+            normalise=("message",),
             is_ours_only=True,
             expect=refused(500, "<words>"),
-            because="the genuine server never answers",
+            because="the genuine server never responds",
         )
         for kind in ("none", "none in the list")
     ),
@@ -96,9 +96,10 @@ CASES: list[Case] = [
             "CASE",
             f"{verb} in mode none",
             is_ours_only=True,
-            because="the genuine server sometimes dies of it",
+            because="the genuine server sometimes crashes",
             expect=answered(
-                f"Failed to {verb} model: Failed to process the request for model 'bls_probe_0', message: {NOT_EXPLICIT}"
+                f"Failed to {verb} model: Failed to process the request for model 'bls_probe_0', "
+                f"message: {NOT_EXPLICIT}"
             ),
         )
         for verb in ("load", "unload")

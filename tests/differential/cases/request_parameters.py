@@ -1,4 +1,4 @@
-"""Request parameters over HTTP: the reserved ones, the model's own, and values of wrong types."""
+"""Request parameters over HTTP: reserved ones, the model's own, and values of wrong types."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ CASES: list[Case] = [
         "/v2/repository/index",
         {"ready": "yes"},
         expect=refused(400, "Invalid value for 'ready': expected a boolean"),
-        because="the words of 2.73",
+        because="the text of 2.73",
     ),
     post("index with an empty object", "/v2/repository/index", {}, normalise=("any order",)),
     post("index with broken JSON", "/v2/repository/index", b"{", normalise=("parser",)),

@@ -1,4 +1,4 @@
-"""Two repositories that hold a model of the same name, without and with namespaces."""
+"""Two repositories with a model of the same name, without and with namespaces."""
 
 from __future__ import annotations
 
