@@ -1,9 +1,9 @@
-"""The scenarios on the genuine Triton and on ours, and every difference printed.
+"""Plays the scenarios on Naiad and prints every difference from the recorded transcripts.
 
-    python -m tests.scenarios.run              ours against the recorded transcripts
-    python -m tests.scenarios.run --record     ask the genuine Triton and rewrite golden/
+    python -m tests.scenarios.run              compares Naiad with the recorded transcripts
+    python -m tests.scenarios.run --record     records the genuine Triton's transcripts in golden/
 
-Names of suites, or of single scenarios as suite/scenario, limit it.
+The arguments may name suites, or single scenarios as `suite/scenario`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tests.server.harness import Server, free_ports, launch_naiad, port_flags
 
 @contextlib.contextmanager
 def serving(suite: Suite, is_genuine: bool) -> Iterator[tuple[Server, str]]:
-    """A server on the suite's repository, and the folder in which its models note what they get."""
+    """Serves the suite's repository. Yields the server and the folder in which its models record
+    their requests."""
     with tempfile.TemporaryDirectory(prefix="scenes-") as folder:
         environment = {"RECORD_DIR": folder}
         if is_genuine:
@@ -51,9 +52,9 @@ def play(server: Server, folder: str, suite: Suite, name: str) -> list[list[obje
 
 def main(arguments: list[str]) -> int:
     is_recording = "--record" in arguments
-    wanted = [argument for argument in arguments if not argument.startswith("--")] or list(SUITES)
-    found = 0
-    for name in wanted:
+    selected = [argument for argument in arguments if not argument.startswith("--")]
+    num_different = 0
+    for name in selected or list(SUITES):
         suite_name, _, single = name.partition("/")
         suite = SUITES[suite_name]
         names = [single] if single else list(suite.scenarios)
@@ -64,7 +65,7 @@ def main(arguments: list[str]) -> int:
                 if is_recording:
                     golden[scenario] = transcript
                 elif transcript != golden.get(scenario):
-                    found += 1
+                    num_different += 1
                     _print_difference(scenario, golden.get(scenario, []), transcript)
         if is_recording:
             lines = [
@@ -74,18 +75,19 @@ def main(arguments: list[str]) -> int:
                 for key in golden
             ]
             golden_path(suite_name).write_text("{\n" + ",\n".join(lines) + "\n}\n")
-        print(
-            f"{suite_name}: {len(names)} scenarios {'recorded' if is_recording else f'played, {found} differ'}"
-        )
-    return 1 if found else 0
+        result = "recorded" if is_recording else f"played, {num_different} differ"
+        print(f"{suite_name}: {len(names)} scenarios {result}")
+    return 1 if num_different else 0
 
 
 def _print_difference(name: str, want: list[list[object]], got: list[list[object]]) -> None:
     print(f"--- {name}")
-    for at in range(max(len(want), len(got))):
-        pair = [json.dumps(side[at]) if at < len(side) else "nothing" for side in (want, got)]
-        if pair[0] != pair[1]:
-            print(f"  genuine: {pair[0]}\n  ours:    {pair[1]}")
+    for index in range(max(len(want), len(got))):
+        genuine, ours = (
+            json.dumps(side[index]) if index < len(side) else "nothing" for side in (want, got)
+        )
+        if genuine != ours:
+            print(f"  genuine: {genuine}\n  ours:    {ours}")
 
 
 if __name__ == "__main__":

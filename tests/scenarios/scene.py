@@ -1,10 +1,9 @@
-"""A conversation with a running server, ours or the genuine Triton, and the transcript of what it
-did.
+"""A conversation with a running server, Naiad or the genuine Triton, and its transcript.
 
-Requests go out on one gRPC stream, so the server takes them in the order in which they are sent;
-`submitted` waits until it has them all. What the models were given is read from the lines that they
-write (models/recorder.py).
-Rule: a scenario only acts through a scene, and what it tells (`tell`) is equal on both servers or
+Requests are sent on one gRPC stream, so the server receives them in the order of sending;
+`wait_submitted` waits until it has received them all. The models write down their requests
+(models/recorder.py), and the scene reads these records.
+Rule: a scenario acts only through a scene. What it records (`record`) is equal on both servers, or
       the scenario says why not.
 """
 
@@ -29,7 +28,7 @@ BATCH = "batch of "
 
 
 class Gate:
-    """A model that was sent `path` as GO waits until the gate is opened."""
+    """A FIFO. A model that gets its path as the input GO waits until the gate is opened."""
 
     def __init__(self, folder: str) -> None:
         self.path = tempfile.mktemp(prefix="gate-", dir=folder)
@@ -37,14 +36,14 @@ class Gate:
         self._fd = -1
 
     def wait_entered(self) -> None:
-        """Until the model is there."""
+        """Waits until the model has reached the gate."""
         end = time.monotonic() + LIMIT_S
         while self._fd < 0:
             try:
                 self._fd = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
             except OSError:
                 assert time.monotonic() < end, "the model did not come to the gate"
-                # opening a FIFO says nothing until its reader is there, and must not block for ever
+                # No event tells that a reader has opened the FIFO; a blocking open has no limit.
                 time.sleep(0.002)
 
     def open(self) -> None:
@@ -53,13 +52,13 @@ class Gate:
 
 
 class Stream:
-    """One gRPC stream and the answers that came on it: those of plain models in the order of their
+    """One gRPC stream and its responses. Models that are not decoupled respond in the order of
     requests."""
 
     def __init__(self, server: Server) -> None:
         self.client = grpc_client.InferenceServerClient(server.grpc)
         self._changed = threading.Condition()
-        self._answers: dict[str, list[Any]] = {}
+        self._responses: dict[str, list[Any]] = {}
         self._errors: list[str] = []
         self._finals: set[str] = set()
         self.client.start_stream(self._on_response)
@@ -71,29 +70,30 @@ class Stream:
     def _on_response(self, result: Any, error: Any) -> None:
         with self._changed:
             if error is not None:
-                self._errors.append(error.message())  # which request it was about is not told
+                self._errors.append(error.message())  # The error does not name its request.
             else:
                 response = result.get_response()
-                answers = self._answers.setdefault(response.id, [])
+                responses = self._responses.setdefault(response.id, [])
                 outputs = {
                     output.name: result.as_numpy(output.name).ravel().tolist()
                     for output in response.outputs
                 }
                 if outputs:
-                    answers.append(outputs)
+                    responses.append(outputs)
                 if response.parameters["triton_final_response"].bool_param:
                     self._finals.add(response.id)
             self._changed.notify_all()
 
-    def answer(self, id: str) -> list[Any]:
-        """All outputs of a request, when it is over; the words, when it is an error."""
+    def response(self, id: str) -> list[Any]:
+        """Waits for the end of a request. Returns all its outputs, or "error", the outputs so far
+        and the message."""
         with self._changed:
             is_over = self._changed.wait_for(lambda: id in self._finals or self._errors, LIMIT_S)
-            assert is_over, f"no answer to {id}; so far {self._answers}"
+            assert is_over, f"no response to {id}; so far {self._responses}"
             if id not in self._finals:
-                return ["error", *self._answers.pop(id, []), self._errors.pop(0)]
+                return ["error", *self._responses.pop(id, []), self._errors.pop(0)]
             self._finals.discard(id)
-            return self._answers.pop(id)
+            return self._responses.pop(id)
 
 
 class Scene:
@@ -116,8 +116,6 @@ class Scene:
             self._streams[name] = Stream(self.server)
         return self._streams[name]
 
-    # Requests.
-
     def send(
         self,
         id: str,
@@ -127,10 +125,11 @@ class Scene:
         x: Any = 0,
         **options: Any,
     ) -> None:
-        """`flags`: s for START, e for END. `x` is the value of X, a list for several elements, or
-                 None to leave it out.
+        """Sends a request.
 
-        `on` names a stream: answers of plain models wait for each other on it.
+        `flags` contains s for START and e for END. `x` is the value of X, a list for several
+        elements, or None to omit the input. `on` names a stream, on which models that are not
+        decoupled respond in the order of requests.
         """
         client = self.stream(options.pop("on", "")).client
         shape_prefix = [] if options.pop("is_unbatched", False) else [options.pop("batch_size", 1)]
@@ -168,55 +167,50 @@ class Scene:
         )
 
     def ask(self, id: str, model: str, *arguments: Any, **options: Any) -> list[Any]:
-        """Sends it and waits for the answer."""
+        """Sends a request and waits for its response."""
         self.send(id, model, *arguments, **options)
-        return self.answer(id, options.get("on", ""))
+        return self.response(id, options.get("on", ""))
 
-    def submitted(self, on: str = "") -> None:
-        """Returns when the server has taken all that was sent."""
+    def wait_submitted(self, on: str = "") -> None:
+        """Waits until the server has received all requests sent on the stream."""
         self._probes += 1
         self.ask(f"probe {self._probes}", "probe", go=None, is_unbatched=True, on=on)
 
-    def answer(self, id: str, on: str = "") -> list[Any]:
-        return self.stream(on).answer(id)
+    def response(self, id: str, on: str = "") -> list[Any]:
+        return self.stream(on).response(id)
 
     def gate(self) -> Gate:
         return Gate(self.folder)
 
-    # What can be seen.
-
     def batches(self, model: str) -> list[Any]:
-        """What the instances of a model have executed since this was asked last."""
-        found: list[Any] = []
-        for path in sorted(
-            Path(self.folder).glob(f"{model}_*.jsonl")
-            if model
-            else Path(self.folder).glob("*.jsonl")
-        ):
+        """Returns what the instances of a model have executed since the last call."""
+        batches: list[Any] = []
+        pattern = f"{model}_*.jsonl" if model else "*.jsonl"
+        for path in sorted(Path(self.folder).glob(pattern)):
             lines = path.read_text().splitlines()
-            found += [json.loads(line) for line in lines[self._read.get(path.name, 0) :]]
+            batches += [json.loads(line) for line in lines[self._read.get(path.name, 0) :]]
             self._read[path.name] = len(lines)
-        return found
+        return batches
 
     def wait_batches(self, model: str, count: int) -> list[Any]:
-        """The same, until there are so many."""
+        """Waits until at least `count` batches have been executed, and returns them."""
         end = time.monotonic() + LIMIT_S
-        found = self.batches(model)
-        while len(found) < count:
-            assert time.monotonic() < end, f"only {found} of {model}"
-            time.sleep(0.005)  # a file tells nobody that it grows
-            found += self.batches(model)
-        return found
+        batches = self.batches(model)
+        while len(batches) < count:
+            assert time.monotonic() < end, f"only {batches} of {model}"
+            time.sleep(0.005)
+            batches += self.batches(model)
+        return batches
 
     def wait_pending(self, model: str, count: int) -> None:
-        """Until so many requests wait in the queues of a model."""
+        """Waits until `count` requests wait in the queues of a model."""
         line = f'nv_inference_pending_request_count{{model="{model}",version="1"}} {count}'
         end = time.monotonic() + LIMIT_S
         while line not in self.server.get("/metrics", "metrics")[1].decode():
             assert time.monotonic() < end, f"not {line}"
 
     def wait_state(self, model: str, state: str, limit_s: float = LIMIT_S) -> None:
-        """Until the index says so of every version of a model."""
+        """Waits until every version of a model has this state in the index."""
         end = time.monotonic() + limit_s
         while any(entry.get("state") != state for entry in self._index() if entry["name"] == model):
             assert time.monotonic() < end, f"{model} is not {state}"
@@ -225,49 +219,50 @@ class Scene:
         entries: list[dict[str, Any]] = json.loads(self.server.post("/v2/repository/index", {})[1])
         return entries
 
-    def tell(self, what: str, value: Any) -> None:
+    def record(self, what: str, value: Any) -> None:
         self.transcript.append([what, value])
 
-    def tell_answers(self, *ids: str) -> None:
+    def record_responses(self, *ids: str) -> None:
         for id in ids:
-            self.tell(id, self.answer(id))
+            self.record(id, self.response(id))
 
-    def tell_batches(self, model: str, what: str = "batches") -> None:
-        """Briefly, a line for each."""
+    def record_batches(self, model: str, what: str = "batches") -> None:
+        """Records one line for each batch."""
         for batch in self.batches(model):
-            self.tell(what, " | ".join(brief(request) for request in batch))
+            self.record(what, " | ".join(brief(request) for request in batch))
 
     def count_from_here(self, *models: str) -> None:
-        """What others have asked of these models before is not told."""
+        """Excludes earlier requests from the statistics that are recorded later."""
         self._counted.update({model: self._counts(model) for model in models})
 
     def wait_executions(self, model: str, count: int) -> None:
-        """Until the server knows that so many batches are over: an answer may be there before
+        """Waits until the server has counted this many executions. A response may arrive before
         `execute` has returned."""
         end = time.monotonic() + LIMIT_S
-        while (self._counts(model) - self._counted.get(model, Counter()))[
-            "execution_count"
-        ] < count:
+        while self._new_counts(model)["execution_count"] < count:
             assert time.monotonic() < end, f"not {count} executions of {model}"
 
-    def tell_statistics(self, model: str, num_requests: int) -> None:
-        """The counts, not the times, when so many requests are in them: Triton counts after it has
-        answered."""
+    def record_statistics(self, model: str, num_requests: int) -> None:
+        """Records the counts, but not the times, once they include `num_requests` requests: Triton
+        counts a request after it has responded."""
         end = time.monotonic() + LIMIT_S
         while True:
-            found = self._counts(model) - self._counted.get(model, Counter())
-            if found["success"] + found["fail"] >= num_requests:
+            counts = self._new_counts(model)
+            if counts["success"] + counts["fail"] >= num_requests:
                 break
-            assert time.monotonic() < end, f"only {found} in the statistics of {model}"
-        told: dict[str, Any] = {
-            name: found.pop(name, 0) for name in ("inference_count", "execution_count")
+            assert time.monotonic() < end, f"only {counts} in the statistics of {model}"
+        statistics: dict[str, Any] = {
+            name: counts.pop(name, 0) for name in ("inference_count", "execution_count")
         }
-        told["batch_sizes"] = {
-            name.removeprefix(BATCH): found.pop(name)
-            for name in list(found)
+        statistics["batch_sizes"] = {
+            name.removeprefix(BATCH): counts.pop(name)
+            for name in list(counts)
             if name.startswith(BATCH)
         }
-        self.tell(f"statistics of {model}", told | dict(found))
+        self.record(f"statistics of {model}", statistics | dict(counts))
+
+    def _new_counts(self, model: str) -> Counter[str]:
+        return self._counts(model) - self._counted.get(model, Counter())
 
     def _counts(self, model: str) -> Counter[str]:
         (statistics,) = json.loads(self.server.get(f"/v2/models/{model}/stats")[1])["model_stats"]
@@ -285,8 +280,8 @@ class Scene:
 
 
 def brief(request: dict[str, Any]) -> str:
-    """One line: id, sequence, flags, then inputs as name=values, with the shape where it is not one
-    element. GO is left out."""
+    """Returns one line: id, sequence, flags, then inputs as name=values, with the shape if there is
+    more than one element. GO is omitted."""
     parts = [request["id"] or "-"]
     if request["sequence"]:
         parts.append(f"of {request['sequence']}")
@@ -294,12 +289,10 @@ def brief(request: dict[str, Any]) -> str:
         parts.append(f"flags {request['flags']}")
     for name, (_, shape, values) in request["inputs"].items():
         if name != "GO":
-            # a null request's own inputs mean nothing, and Triton leaves them uninitialized
+            # Triton leaves the model's own inputs of a null request uninitialized.
             is_null = request["id"] == "" and name == "X"
             text = "?" if is_null else ",".join(map(str, values))
-            parts.append(
-                f"{name}={text}"
-                if len(values) == 1
-                else f"{name}={'x'.join(map(str, shape))}:{text}"
-            )
+            if len(values) != 1:
+                text = f"{'x'.join(map(str, shape))}:{text}"
+            parts.append(f"{name}={text}")
     return " ".join(parts)

@@ -1,5 +1,4 @@
-"""Which scenarios go to which server: a repository, server flags, and the functions that are
-played."""
+"""The suites: a repository, server flags, and the scenarios that are played on such a server."""
 
 from __future__ import annotations
 
@@ -62,6 +61,6 @@ def golden_path(suite: str) -> Path:
 
 
 def read_golden(suite: str) -> dict[str, list[list[Any]]]:
-    """By scenario: what the genuine Triton did."""
+    """Returns the genuine Triton's transcripts by scenario."""
     golden: dict[str, list[list[Any]]] = json.loads(golden_path(suite).read_text())
     return golden

@@ -133,12 +133,12 @@ def test_a_sequence_is_not_idle_while_it_executes(scene: Scene) -> None:
     other = "sequence_one_candidate"
     scene.ask("x1", other, 1, "s", on="other")
     scene.send("y1", other, 2, "se", on="other")
-    assert scene.answer("y1", on="other") == [{"Y": [1]}]
+    assert scene.response("y1", on="other") == [{"Y": [1]}]
     scene.send("a2", model, 1, "e")
-    scene.submitted()
+    scene.wait_submitted()
     gate.open()
-    assert scene.answer("a1") == [{"Y": [1]}]
-    assert scene.answer("a2") == [{"Y": [1]}]
+    assert scene.response("a1") == [{"Y": [1]}]
+    assert scene.response("a2") == [{"Y": [1]}]
 
 
 def test_cancelling_a_waiting_request_takes_the_rest_of_its_sequence_along(scene: Scene) -> None:
@@ -158,11 +158,11 @@ def test_cancelling_a_waiting_request_takes_the_rest_of_its_sequence_along(scene
         )
         scene.wait_pending(model, 1)
         scene.send("a3", model, 1, on="after")
-        scene.submitted(on="after")
+        scene.wait_submitted(on="after")
         doomed.cancel()
-        assert scene.answer("a3", on="after")[0] == "error"
+        assert scene.response("a3", on="after")[0] == "error"
         gate.open()
-        assert scene.answer("a1") == [{"Y": [1]}]
+        assert scene.response("a1") == [{"Y": [1]}]
         assert "must specify the START flag" in scene.ask("a4", model, 1, on="after")[1]
     assert [[request["id"] for request in batch] for batch in scene.batches(model)] == [["a1"]]
 
@@ -182,13 +182,13 @@ def test_the_death_of_a_worker_ends_its_sequences_and_the_model_comes_back(
         scene.send("a2", model, 1, go=gate)
         gate.wait_entered()
         scene.send("a3", model, 1)
-        scene.submitted()
+        scene.wait_submitted()
         (worker,) = [
             pid for pid in process_tree(server.pid) if process_name(pid) == model[-13:] + "_0"
         ]
         os.kill(worker, signal.SIGKILL)
-        assert "its worker process ended" in scene.answer("a2")[1]
-        assert "start the sequence again" in scene.answer("a3")[1]
+        assert "its worker process ended" in scene.response("a2")[1]
+        assert "start the sequence again" in scene.response("a3")[1]
         server.wait_for_line(r"worker of 'sequence_direct_0' is back")
         assert "must specify the START flag" in scene.ask("a4", model, 1)[1]
         assert scene.ask("b1", model, 1, "se") == [{"Y": [1]}]

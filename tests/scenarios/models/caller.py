@@ -1,8 +1,9 @@
-"""Models that call others, as a script says: {"call": model, "how": exec | iterate | thread, "x":
-number or "script": script}.
+"""Models that call other models according to a script:
 
-The result is JSON: what was answered, or {"error": words}. A script that calls nothing is its own
-result.
+    {"call": model, "how": exec | iterate | first | thread | control, "x": number, "script": script}
+
+A call has either "x" or "script". The result is JSON: the outputs, or {"error": message}. A script
+that calls no model is its own result.
 """
 
 import asyncio
@@ -66,9 +67,9 @@ def run(script):
         return [read(response) for response in call_of(script).exec(decoupled=True)]
     if how == "first":
         responses = call_of(script).exec(decoupled=True)
-        found = read(next(iter(responses)))
+        result = read(next(iter(responses)))
         responses.cancel()
-        return found
+        return result
     if how == "thread":
         results = []
         thread = threading.Thread(target=lambda: results.append(read(call_of(script).exec())))
@@ -113,7 +114,8 @@ class AsyncCaller:
 
 
 class DecoupledCaller:
-    """One response per call of its script, which is a list, from a thread; then the final flag."""
+    """Sends one response for each call in its script, which is a list, from a thread, and then the
+    final flag."""
 
     def execute(self, requests):
         for request in requests:

@@ -1,9 +1,8 @@
-"""What the models of this repository have in common: each `execute` is noted as one JSON line in
-$RECORD_DIR/<instance>.jsonl.
+"""Models that record each `execute` as one JSON line in $RECORD_DIR/<instance>.jsonl.
 
-Y is X + 1. An input GO names a FIFO: its writer must open and close it before `execute` goes on; an
-empty GO does not wait. Request parameters steer a model: `fail` names the model that is to answer
-with an error, `skip` the one that is to leave Y out.
+Y is X + 1. The input GO names a FIFO: `execute` waits until a writer has opened and closed it; an
+empty GO does not wait. The request parameter `fail` names the model that must return an error,
+and `skip` names the model that must omit Y.
 """
 
 import json
@@ -55,7 +54,7 @@ class Recorder:
         folder = os.environ.get("RECORD_DIR")
         self.path = None if folder is None else os.path.join(folder, self.instance + ".jsonl")
 
-    def note(self, requests):
+    def record(self, requests):
         if self.path is not None:
             line = json.dumps([describe(request) for request in requests]) + "\n"
             with open(self.path, "a") as file:
@@ -64,10 +63,10 @@ class Recorder:
 
 class Plain(Recorder):
     def execute(self, requests):
-        self.note(requests)
-        return [self.answer(request) for request in requests]
+        self.record(requests)
+        return [self.respond(request) for request in requests]
 
-    def answer(self, request):
+    def respond(self, request):
         wait_at(first(request, "GO", b""))
         parameters = json.loads(request.parameters())
         if parameters.get("fail") == self.name:
@@ -86,10 +85,10 @@ class Plain(Recorder):
 
 
 class Streaming(Recorder):
-    """Decoupled: answers X times, with 0 to X-1, from a thread that waits at GO first."""
+    """A decoupled model that sends X responses, 0 to X-1, from a thread that first waits at GO."""
 
     def execute(self, requests):
-        self.note(requests)
+        self.record(requests)
         for request in requests:
             if first(request, "READY", True):
                 threading.Thread(target=self.stream, args=(request,)).start()
@@ -108,8 +107,8 @@ class Streaming(Recorder):
 
 
 class Iterative(Recorder):
-    """Wants to see its request X times; a decoupled one answers each time, with how often is
-    left."""
+    """Reschedules its request until it has seen it X times. If decoupled, it responds each time
+    with the remaining number."""
 
     def initialize(self, args):
         super().initialize(args)
@@ -117,7 +116,7 @@ class Iterative(Recorder):
         self.is_decoupled = pb_utils.using_decoupled_model_transaction_policy(self.config)
 
     def execute(self, requests):
-        self.note(requests)
+        self.record(requests)
         responses = [self.step(request) for request in requests]
         return None if self.is_decoupled else responses
 
@@ -148,15 +147,15 @@ class Probe(Recorder):
 
 
 class Many(Recorder):
-    """Decoupled: answers X times within `execute`. Parameters: `fail_at` makes one of them an
-    error, `together` ends with the last."""
+    """A decoupled model that sends X responses within `execute`. The parameter `fail_at` makes one
+    of them an error; `together` sends the final flag with the last one."""
 
     def execute(self, requests):
-        self.note(requests)
+        self.record(requests)
         for request in requests:
-            self.answer(request, json.loads(request.parameters()))
+            self.respond(request, json.loads(request.parameters()))
 
-    def answer(self, request, parameters):
+    def respond(self, request, parameters):
         sender = request.get_response_sender()
         count = int(first(request, "X"))
         is_together = bool(parameters.get("together")) and count > 0
@@ -174,11 +173,11 @@ class Many(Recorder):
 
 
 class Stateful(Recorder):
-    """Y is the X of the request before. The answers are made from the state that the server hands
-    in."""
+    """Y is the X of the previous request. The outputs are made from the state that the server
+    passes in."""
 
     def execute(self, requests):
-        self.note(requests)
+        self.record(requests)
         return [pb_utils.InferenceResponse(self.outputs(request)) for request in requests]
 
     def outputs(self, request):
@@ -197,8 +196,8 @@ class Stateful(Recorder):
 
 
 class Endless(Recorder):
-    """Decoupled: counts up from a thread until its request is cancelled, then notes that as a batch
-    of its own."""
+    """A decoupled model that counts up in a thread until its request is cancelled, and then records
+    the cancellation as a batch."""
 
     def execute(self, requests):
         for request in requests:
@@ -214,30 +213,31 @@ class Endless(Recorder):
                 )
             )
             number += 1
-        self.note([request])
+        self.record([request])
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 class Counting(Recorder):
-    """Y tells how many requests this instance has answered; Z is X."""
+    """Y is the number of requests that this instance has executed; Z is X."""
 
-    num_answered = 0
+    num_executed = 0
 
     def execute(self, requests):
-        self.note(requests)
-        return [self.answer(request) for request in requests]
+        self.record(requests)
+        return [self.respond(request) for request in requests]
 
-    def answer(self, request):
+    def respond(self, request):
         if "fail" in json.loads(request.parameters()):
             return pb_utils.InferenceResponse(error=pb_utils.TritonError("asked to fail"))
-        self.num_answered += 1
+        self.num_executed += 1
         x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
-        number = np.full((len(x), 1), self.num_answered, np.int32)
+        number = np.full((len(x), 1), self.num_executed, np.int32)
         return pb_utils.InferenceResponse([pb_utils.Tensor("Y", number), pb_utils.Tensor("Z", x)])
 
 
 class Ordered(Plain):
-    """Notes its name in $RECORD_DIR/order when `execute` begins: who ran before whom."""
+    """Appends its name to $RECORD_DIR/order when `execute` begins, which records the order of
+    executions."""
 
     def execute(self, requests):
         folder = os.environ.get("RECORD_DIR")
