@@ -1,5 +1,5 @@
-"""Kernel tests run on an NVIDIA GPU, or on the CPU in Triton's interpreter (TRITON_INTERPRET=1,
-smaller shapes), or are skipped."""
+"""The kernel tests run on an NVIDIA GPU, or on the CPU in Triton's interpreter with smaller shapes
+(TRITON_INTERPRET=1). Otherwise they are skipped."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 IS_SANITIZED = os.environ.get("NAIAD_SANITIZED") == "1"
-"""Under compute-sanitizer (test_sanitizer.py) everything takes a hundred times as long: smaller
-shapes there too."""
+"""compute-sanitizer (test_sanitizer.py) makes everything a hundred times slower, so it gets smaller
+shapes too."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         item.add_marker(pytest.mark.gpu)
-        if IS_INTERPRETED:  # numpy, which computes there, warns of what floats on a GPU do silently
+        if IS_INTERPRETED:  # numpy computes there. It warns of overflows that a GPU ignores.
             item.add_marker(
                 pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")
             )
@@ -39,7 +39,7 @@ def device() -> torch.device:
 @pytest.fixture
 def narrow(device: torch.device) -> torch.dtype:
     """The 16-bit type under test. Triton's interpreter computes bfloat16 products wrongly, so it
-    gets the other one."""
+    uses float16."""
     torch = pytest.importorskip("torch")
     return torch.bfloat16 if device.type == "cuda" else torch.float16
 

@@ -1,5 +1,5 @@
-"""float64 references for the kernels, written for clarity, and the error measure they are compared
-by."""
+"""float64 references for the kernels, written for clarity, and the error measure of the
+comparison."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [tokens, heads, dim]."""
+    """Rotates x, which has the shape [tokens, heads, dim]."""
     half = cos.shape[1]
     x, cos, sin = x.double(), cos.double()[:, None], sin.double()[:, None]
     first, second = x[..., :half], x[..., half : 2 * half]
@@ -43,7 +43,8 @@ def attention(
     softcap: float = 0.0,
     window: int = 0,
 ) -> Tensor:
-    """query [count, heads, dim] at positions start..; key, value [kv heads, length, dim]."""
+    """Computes attention. `query` is [count, heads, dim], for the positions from `start`; `key` and
+    `value` are [kv heads, length, dim]."""
     group = query.shape[1] // key.shape[0]
     key, value = (
         key.double().repeat_interleave(group, 0),

@@ -1,5 +1,5 @@
-"""Paged attention, rope and the KV store against float64, for the head layouts of every family with
-a fast path."""
+"""Paged attention, rope and the KV store compared with float64, for the head layouts of every model
+family with its own kernels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LAYOUTS = {
 
 
 class Pages:
-    """A cache filled with noise, and tables that point each slot at shuffled blocks."""
+    """A cache filled with noise, and tables that map each slot to shuffled blocks."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ def test_decode_attention_matches_float64(
         for is_short in (False, True)
     }
     for tile in sorted(tiles):
-        for _ in range(2):  # the second run finds the counters as the first one left them
+        for _ in range(2):  # The second run starts with the counters that the first one left.
             reference.poison(out)
             attend(
                 query,
@@ -131,7 +131,7 @@ def test_decode_attention_matches_float64(
 def test_prompt_attention_matches_float64(
     layout: str, dtype: torch.dtype, device: torch.device, is_small: bool
 ) -> None:
-    """Segments with and without a cached prefix, shorter and longer than a tile."""
+    """The segments have a cached prefix or none, and are shorter or longer than a tile."""
     torch.manual_seed(hash(layout) % 1000)
     segments = (
         [(0, 20), (37, 5), (100, 140)]
@@ -145,14 +145,22 @@ def test_prompt_attention_matches_float64(
     tiles, first = [], 0
     for slot, (start, count) in enumerate(segments):
         tiles += [
-            (first + at, start + at, min(TILE_TOKENS, count - at), slot)
-            for at in range(0, count, TILE_TOKENS)
+            (first + offset, start + offset, min(TILE_TOKENS, count - offset), slot)
+            for offset in range(0, count, TILE_TOKENS)
         ]
         first += count
     prompt_attention(
-        query, out, pages.keys, pages.values, pages.tables, torch.tensor(tiles, dtype=torch.int32, device=device),
-        pages.scale, pages.softcap, pages.window, max(start + count for start, count in segments),
-    )  # fmt: skip
+        query,
+        out,
+        pages.keys,
+        pages.values,
+        pages.tables,
+        torch.tensor(tiles, dtype=torch.int32, device=device),
+        pages.scale,
+        pages.softcap,
+        pages.window,
+        max(start + count for start, count in segments),
+    )
     first = 0
     for slot, (start, count) in enumerate(segments):
         heads = query[first : first + count].view(count, pages.num_heads, pages.head_dim)

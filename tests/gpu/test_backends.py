@@ -1,8 +1,7 @@
-"""Framework backends on a GPU, behind a real server: results, memory that comes back, metrics, out
-of memory.
+"""Framework backends on a GPU behind a real server: results, freed memory, metrics, out of memory.
 
-Workers are forked from a template that has imported torch: these tests are also the proof that CUDA
-starts in such a child.
+Workers are forked from a template process that has imported torch. These tests also show that CUDA
+can be initialized in such a child.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ def wait_unloaded(server: Server, name: str) -> None:
 
 
 @pytest.mark.parametrize(("model", "name"), [("script", "INPUT__0"), ("exported", "input")])
-def test_models_go_to_the_gpu_by_themselves_and_compute_the_same(
+def test_models_use_the_gpu_by_default_and_compute_the_same(
     server: Server, linear: Any, model: str, name: str
 ) -> None:
     load(server, model)
@@ -142,22 +141,24 @@ def test_models_go_to_the_gpu_by_themselves_and_compute_the_same(
         ("KIND_GPU", [0])
     ]
     x = np.random.default_rng(1).standard_normal((3, 1024), np.float32)
-    status, answer = infer(server, model, name, x, "FP32")
-    assert status == 200, answer
+    status, response = infer(server, model, name, x, "FP32")
+    assert status == 200, response
     expected = linear(torch.from_numpy(x)).detach().numpy()
     np.testing.assert_allclose(
-        np.array(answer["outputs"][0]["data"]).reshape(3, 1024), expected, rtol=2e-3, atol=2e-3
+        np.array(response["outputs"][0]["data"]).reshape(3, 1024), expected, rtol=2e-3, atol=2e-3
     )
     unload(server, model)
 
 
-def test_unloading_gives_all_gpu_memory_back(server: Server, gpu: Any) -> None:
-    load(server, "script")  # the driver's own share of a first process
+def test_unloading_frees_all_gpu_memory(server: Server, gpu: Any) -> None:
+    load(server, "script")  # The driver keeps some memory for the first process.
     before = used_mib(gpu)
     for _ in range(5):
         load(server, "heavy")
-        status, answer = infer(server, "heavy", "INPUT__0", np.ones((1, 1024), np.float32), "FP32")
-        assert status == 200, answer
+        status, response = infer(
+            server, "heavy", "INPUT__0", np.ones((1, 1024), np.float32), "FP32"
+        )
+        assert status == 200, response
         assert used_mib(gpu) - before > HEAVY_MIB
         unload(server, "heavy")
         wait_unloaded(server, "heavy")
@@ -165,19 +166,19 @@ def test_unloading_gives_all_gpu_memory_back(server: Server, gpu: Any) -> None:
     unload(server, "script")
 
 
-def test_metrics_say_what_the_driver_says(server: Server, gpu: Any) -> None:
+def test_metrics_equal_the_values_of_the_driver(server: Server, gpu: Any) -> None:
     load(server, "heavy")
-    wanted = used_mib(gpu)
+    expected_mib = used_mib(gpu)
     uuid = pynvml.nvmlDeviceGetUUID(gpu)
-    found = 0.0
+    reported_mib = 0.0
     for _ in range(2000):
         page = server.get("/metrics", "metrics")[1].decode()
         line = re.search(rf'nv_gpu_memory_used_bytes{{gpu_uuid="{uuid}"}} ([\d.e+]+)', page)
         assert line is not None, page
-        found = float(line[1]) / 2**20
-        if abs(found - wanted) < 64:
+        reported_mib = float(line[1]) / 2**20
+        if abs(reported_mib - expected_mib) < 64:
             break
-    assert found == pytest.approx(wanted, abs=64)
+    assert reported_mib == pytest.approx(expected_mib, abs=64)
     total = re.search(rf'nv_gpu_memory_total_bytes{{gpu_uuid="{uuid}"}} ([\d.e+]+)', page)
     assert total is not None
     assert float(total[1]) == pynvml.nvmlDeviceGetMemoryInfo(gpu).total
@@ -186,18 +187,18 @@ def test_metrics_say_what_the_driver_says(server: Server, gpu: Any) -> None:
     unload(server, "heavy")
 
 
-def test_out_of_memory_fails_the_request_and_no_more(server: Server, gpu: Any) -> None:
+def test_out_of_memory_fails_only_the_request(server: Server, gpu: Any) -> None:
     load(server, "blocks")
-    status, answer = infer(server, "blocks", "count", np.array([[1 << 20]]), "INT64")
+    status, response = infer(server, "blocks", "count", np.array([[1 << 20]]), "INT64")
     assert status == 500
-    assert "out of memory" in answer["error"]
+    assert "out of memory" in response["error"]
     assert infer(server, "blocks", "count", np.array([[16], [8]]), "INT64")[1]["outputs"][0][
         "data"
     ] == [1, 1]
     unload(server, "blocks")
 
 
-def test_an_onnx_model_without_cuda_in_its_runtime_says_so_and_runs(server: Server) -> None:
+def test_an_onnx_model_runs_on_the_cpu_with_a_warning_without_cuda(server: Server) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs onnxruntime")
     load(server, "onnx")
     assert infer(server, "onnx", "x", np.ones((1, 4), np.float32), "FP32")[1]["outputs"][0][

@@ -1,5 +1,5 @@
-"""Clients' GPU memory, end to end: a real driver, a real server, memory that this process exports
-with cupy."""
+"""GPU memory of clients, end to end: a real driver, a real server, and memory that this process
+exports with cupy."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def test_inputs_and_outputs(server: Server, memory: DeviceMemory, count: int) ->
     assert register(server, memory) == (200, "")
     data = np.random.default_rng(3).random(count, np.float32)
     memory.write(data, 4)
-    status, answer = infer(server, count, 4, 32 << 20)
-    assert status == 200, answer
-    assert answer["outputs"] == [{"name": "OUTPUT0", "datatype": "FP32", "shape": [count]}]
+    status, response = infer(server, count, 4, 32 << 20)
+    assert status == 200, response
+    assert response["outputs"] == [{"name": "OUTPUT0", "datatype": "FP32", "shape": [count]}]
     assert np.array_equal(memory.read(count, 32 << 20), data)
 
 
@@ -124,7 +124,7 @@ def test_status(server: Server, memory: DeviceMemory) -> None:
     assert register(server, memory)[1] == "shared memory region 'gpu' already in manager"
 
 
-def test_bounds(server: Server, memory: DeviceMemory) -> None:
+def test_rejects_slices_outside_of_the_region(server: Server, memory: DeviceMemory) -> None:
     assert (
         register(server, memory, memory.num_bytes * 4)[1]
         == "failed to register shared memory region 'gpu': invalid args"
@@ -136,7 +136,7 @@ def test_bounds(server: Server, memory: DeviceMemory) -> None:
     )
 
 
-def test_handles_of_nothing(server: Server, memory: DeviceMemory) -> None:
+def test_rejects_handles_of_no_memory(server: Server, memory: DeviceMemory) -> None:
     for handle in (bytes(64), bytes(range(64)), memory.handle[::-1]):
         assert register(server, memory, handle=handle) == (
             400,
@@ -149,8 +149,9 @@ def test_handles_of_nothing(server: Server, memory: DeviceMemory) -> None:
     assert server.is_ready()
 
 
-def test_memory_that_the_client_frees(server: Server, memory: DeviceMemory) -> None:
-    """Whatever the driver makes of it: the server lives, and the next registration works."""
+def test_survives_memory_that_the_client_has_freed(server: Server, memory: DeviceMemory) -> None:
+    """The result depends on the driver. The server must survive, and the next registration must
+    work."""
     register(server, memory)
     memory.free()
     assert infer(server, 1000, 0, 4096)[0] in (200, 500)
@@ -165,18 +166,20 @@ def test_memory_that_the_client_frees(server: Server, memory: DeviceMemory) -> N
     other.free()
 
 
-def test_the_gpu_is_let_go_with_the_last_region(server: Server, memory: DeviceMemory) -> None:
+def test_releases_the_gpu_with_the_last_region(server: Server, memory: DeviceMemory) -> None:
     register(server, memory)
     assert len(helpers(server)) == 1
     server.post("/v2/cudasharedmemory/region/gpu/unregister", b"")
     eventually(lambda: helpers(server) == [], "the process that held the memory is gone")
 
 
-def test_a_killed_helper_costs_its_regions_only(server: Server, memory: DeviceMemory) -> None:
+def test_a_killed_helper_process_loses_only_its_regions(
+    server: Server, memory: DeviceMemory
+) -> None:
     register(server, memory)
     os.kill(helpers(server)[0], signal.SIGKILL)
-    status, answer = infer(server, 10, 0, 4096)
-    assert (status, answer["error"]) == (
+    status, response = infer(server, 10, 0, 4096)
+    assert (status, response["error"]) == (
         500,
         "the GPU memory of shared memory region 'gpu' was lost; register it again",
     )

@@ -1,4 +1,4 @@
-"""Norms, activations, embeddings and the two matrix kernels against float64."""
+"""Norms, activations, embeddings and the two matrix kernels compared with float64."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_rms_norm(hidden: int, num_parts: int, dtype: torch.dtype, device: torch
 
 
 @pytest.mark.parametrize("scale", [1.0, 48.0])
-def test_embed_takes_host_tokens_and_sampled_ones(
+def test_embed_reads_tokens_of_the_host_and_sampled_tokens(
     scale: float, device: torch.device, narrow: torch.dtype
 ) -> None:
     table = torch.randn((50, 576), device=device).to(narrow)

@@ -1,4 +1,4 @@
-"""Outputs of a model that lie on a GPU: taken over by DLPack, read back through the driver alone,
+"""Outputs of models in GPU memory: received by DLPack, copied to the host by the driver alone, and
 freed with the last view."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_output_of_torch(dtype: torch.dtype, as_capsule: bool, device: str) -> N
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
-def test_strided_tensors_are_refused(device: str) -> None:
+def test_rejects_strided_tensors(device: str) -> None:
     with pytest.raises(TritonModelException, match="DLPack tensor is not contiguous"):
         Tensor.from_dlpack("Y", torch.zeros(2, 3, device=device).T)
     assert Tensor.from_dlpack("Y", torch.zeros(2, 3, device=device)[1:]).shape() == [1, 3]
@@ -60,7 +60,7 @@ def test_input_to_torch() -> None:
 
 
 @needs_gpu
-def test_pending_work_of_other_streams_is_waited_for() -> None:
+def test_waits_for_pending_work_of_other_streams() -> None:
     stream = torch.cuda.Stream()
     result = torch.zeros(1 << 20, device="cuda")
     torch.cuda.synchronize()

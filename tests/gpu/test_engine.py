@@ -1,5 +1,5 @@
-"""The whole engine on the GPU: the CPU engine's tokens in float32, logits near float64's in
-bfloat16, nothing left behind."""
+"""The whole engine on the GPU: the same tokens as the CPU engine in float32, logits close to
+float64 in bfloat16, and no leaks."""
 
 from __future__ import annotations
 
@@ -35,15 +35,25 @@ COMMON: dict[str, Any] = {
 }
 TINY: dict[str, dict[str, Any]] = {
     "llama": {"intermediate_size": 384, "num_attention_heads": 8, "num_key_value_heads": 2},
-    "qwen3": {"intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128, "tie_word_embeddings": True},
+    "qwen3": {
+        "intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 128, "tie_word_embeddings": True,
+    },
     "qwen2": {"intermediate_size": 384, "num_attention_heads": 8, "num_key_value_heads": 4},
-    "mistral": {"intermediate_size": 384, "num_attention_heads": 8, "num_key_value_heads": 2, "sliding_window": 70},
+    "mistral": {
+        "intermediate_size": 384, "num_attention_heads": 8, "num_key_value_heads": 2,
+        "sliding_window": 70,
+    },
     "falcon": {"num_attention_heads": 4},
     "persimmon": {"intermediate_size": 384, "num_attention_heads": 4},
-    "phi3": {"intermediate_size": 384, "num_attention_heads": 8, "num_key_value_heads": 4, "sliding_window": 90},
+    "phi3": {
+        "intermediate_size": 384, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "sliding_window": 90,
+    },
     "gemma2": {
-        "intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "sliding_window": 64,
-        "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 64,
+        "intermediate_size": 384, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 64, "sliding_window": 64, "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 64,
     },
 }  # fmt: skip
 
@@ -60,7 +70,7 @@ def tiny_config(family: str) -> DecoderConfig:
 
 
 def lively_weights(config: DecoderConfig) -> DecoderWeights:
-    """Random weights whose logits differ enough that rounding seldom changes the best one."""
+    """Random weights whose logits differ enough that rounding rarely changes the best one."""
     weights = random_weights(config, torch.device("cpu"), torch.float32, seed=5)
     for layer in weights.layers:
         for linear in (layer.qkv, layer.o, layer.up, layer.down):
@@ -70,7 +80,7 @@ def lively_weights(config: DecoderConfig) -> DecoderWeights:
 
 
 def moved(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """A copy of the weights elsewhere, tied tensors tied again."""
+    """Copies the weights to another device. Tied tensors stay tied."""
     known: dict[int, torch.Tensor] = {}
 
     def move(one: Any) -> Any:
@@ -109,7 +119,8 @@ def build(
 
 
 def prompts(count: int, seed: int) -> list[list[int]]:
-    """Some share a beginning, so that prefixes are found; some are longer than a step's budget."""
+    """Some prompts share a prefix, so that the cache is used. Some are longer than the budget of a
+    step."""
     source = random.Random(seed)
     shared = [source.randrange(VOCAB) for _ in range(64)]
     made = []
@@ -120,7 +131,7 @@ def prompts(count: int, seed: int) -> list[list[int]]:
 
 
 def run_once(engine: Engine) -> None:
-    """Every lazily made buffer is there afterwards."""
+    """Runs a request, so that all buffers that are made on first use exist."""
     parameters = SamplingParameters(temperature=1.0, max_tokens=20, logprobs=3, top_p=0.9, n=3)
     for _ in engine.run(
         [
@@ -151,7 +162,7 @@ def generate(
 def test_float32_tokens_equal_the_cpu_engines(
     family: str, use_cuda_graphs: bool, cuda: torch.device
 ) -> None:
-    """A token may differ only where the CPU's two best logits are as good as equal."""
+    """A token may differ only where the two best logits of the CPU are almost equal."""
     config = tiny_config(family)
     weights = lively_weights(config)
     given = prompts(20, seed=1)
@@ -159,9 +170,9 @@ def test_float32_tokens_equal_the_cpu_engines(
     engine = build(config, weights, cuda, use_cuda_graphs=use_cuda_graphs)
     got = generate(engine, given)
     assert engine.scheduler.num_prefix_hits > 0
-    for expected, found in zip(want, got, strict=True):
-        assert len(expected) == len(found) == 24
-        for one, other in zip(expected, found, strict=True):
+    for expected, actual in zip(want, got, strict=True):
+        assert len(expected) == len(actual) == 24
+        for one, other in zip(expected, actual, strict=True):
             if one.token != other.token:
                 assert abs(one.top[0][1] - one.top[1][1]) < 1e-3, family
                 break
@@ -170,8 +181,8 @@ def test_float32_tokens_equal_the_cpu_engines(
 
 @pytest.mark.parametrize("family", TINY)
 def test_bfloat16_logprobs_are_near_float64(family: str, cuda: torch.device) -> None:
-    """Weights rounded to bfloat16 first, so that only the computation differs. The same tokens are
-    forced through both."""
+    """The weights are rounded to bfloat16 first, so that only the computation differs. Both engines
+    are forced to the same tokens."""
     config = tiny_config(family)
     weights = moved(lively_weights(config), torch.device("cpu"), torch.bfloat16)
     given = prompts(12, seed=2)
@@ -185,7 +196,7 @@ def test_bfloat16_logprobs_are_near_float64(family: str, cuda: torch.device) -> 
             assert abs(one.top[0][1] - one.top[1][1]) < 0.25
 
 
-def test_other_architectures_run_through_transformers_code(
+def test_other_architectures_run_with_the_code_of_transformers(
     cuda: torch.device, tmp_path: Path
 ) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers (the llm extra)")
@@ -218,9 +229,7 @@ def test_other_architectures_run_through_transformers_code(
 
 
 @pytest.mark.parametrize("count", [int(os.environ.get("NAIAD_SOAK_REQUESTS", "1500"))])
-def test_random_requests_with_cancellations_leave_nothing_behind(
-    count: int, cuda: torch.device
-) -> None:
+def test_random_requests_with_cancellations_leak_nothing(count: int, cuda: torch.device) -> None:
     config = tiny_config("llama")
     engine = build(
         config,
@@ -240,12 +249,20 @@ def test_random_requests_with_cancellations_leave_nothing_behind(
     while submitted < count or engine.has_work:
         while submitted < count and len(engine.scheduler.waiting) < 64:
             parameters = SamplingParameters(
-                temperature=source.choice([0.0, 0.7, 1.3]), top_k=source.choice([0, 5, 50]), top_p=source.choice([1.0, 0.9]),
+                temperature=source.choice([0.0, 0.7, 1.3]),
+                top_k=source.choice([0, 5, 50]),
+                top_p=source.choice([1.0, 0.9]),
                 min_p=source.choice([0.0, 0.05]),
-                repetition_penalty=source.choice([1.0, 1.2]), presence_penalty=source.choice([0.0, 0.5]), seed=source.choice([None, 7]),
-                logit_bias=source.choice([{}, {3: -100.0, 5: 1.0}]), n=source.choice([1, 1, 3]), logprobs=source.choice([None, None, 3]),
-                max_tokens=source.randint(1, 60), min_tokens=0, stop_token_ids=source.choice([[], [11, 13, 17, 19]]),
-            )  # fmt: skip
+                repetition_penalty=source.choice([1.0, 1.2]),
+                presence_penalty=source.choice([0.0, 0.5]),
+                seed=source.choice([None, 7]),
+                logit_bias=source.choice([{}, {3: -100.0, 5: 1.0}]),
+                n=source.choice([1, 1, 3]),
+                logprobs=source.choice([None, None, 3]),
+                max_tokens=source.randint(1, 60),
+                min_tokens=0,
+                stop_token_ids=source.choice([[], [11, 13, 17, 19]]),
+            )
             prompt = [
                 source.randrange(VOCAB) for _ in range(source.choice([1, 15, 16, 17, 100, 700]))
             ]

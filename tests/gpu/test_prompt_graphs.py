@@ -1,4 +1,5 @@
-"""Steps with prompts, padded to a captured graph's size, compute what they compute as they are."""
+"""Steps with prompts that are padded to the size of a captured graph compute the same as without
+padding."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ from tests.gpu.conftest import IS_INTERPRETED
 from tests.gpu.test_engine import VOCAB, build, lively_weights, tiny_config
 
 LENGTHS = ((3,), (1, 70, 5), (90, 2), (64, 17, 1), (1, 1, 1), (40,))
-"""Prompts that join, step by step, while those before them generate."""
+"""Lengths of prompts that are added step by step, while earlier ones generate."""
 
 
 def plans_seen(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[StepPlan, torch.Tensor, torch.Tensor]]:
-    """Runs prompts of LENGTHS; for each step that has some, its plan and its logits: as it is, and
-    padded. Both leave the same cache."""
+    """Runs prompts of LENGTHS. Returns for each step with prompts its plan and its logits, without
+    and with padding. Both leave the same cache."""
     runner, stager = engine.runner, engine.runner.stager
     model: Any = runner.model
     seen: list[tuple[StepPlan, torch.Tensor, torch.Tensor]] = []
@@ -63,7 +64,7 @@ def plans_seen(
 
 
 @pytest.mark.parametrize("family", ["llama", "falcon", "gemma2"])
-def test_padding_changes_nothing(
+def test_padding_does_not_change_the_results(
     family: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny_config(family)
@@ -80,12 +81,12 @@ def test_padding_changes_nothing(
         torch.testing.assert_close(got, want, rtol=2e-3, atol=2e-3)
 
 
-def test_graphs_give_the_tokens_of_single_launches(device: torch.device) -> None:
-    """Through the engine, with cut prompts, prompts in bunches, and tokens between them."""
+def test_graphs_generate_the_same_tokens_as_single_launches(device: torch.device) -> None:
+    """Runs the engine with split prompts, several prompts in a step, and decoding in between."""
     if IS_INTERPRETED:
         pytest.skip("captures, so it needs a GPU")
     config = tiny_config("llama")
-    answers = []
+    generated = []
     for use_cuda_graphs in (False, True):
         engine = build(
             config,
@@ -110,8 +111,8 @@ def test_graphs_give_the_tokens_of_single_launches(device: torch.device) -> None
         while engine.has_work:
             for output in engine.step():
                 tokens.setdefault(output.request_id, []).extend(output.logprobs or [])
-        answers.append(tokens)
-    want, got = answers
+        generated.append(tokens)
+    want, got = generated
     assert want.keys() == got.keys()
     for name, expected in want.items():
         for one, other in zip(expected, got[name], strict=True):
@@ -133,7 +134,7 @@ def test_graphs_give_the_tokens_of_single_launches(device: torch.device) -> None
         (9999, 1, 2048),
     ],
 )
-def test_the_ladder_ends_where_the_device_is_slower_than_the_host(
+def test_graph_sizes_end_where_the_device_is_slower_than_the_host(
     max_tokens: int, num_parameters: int, last: int
 ) -> None:
     sizes = prompt_ladder(max_tokens, num_parameters)
@@ -142,8 +143,7 @@ def test_the_ladder_ends_where_the_device_is_slower_than_the_host(
 
 
 def test_many_short_prompts_need_a_larger_graph(device: torch.device) -> None:
-    # where there is neither a GPU nor an interpreter, prompt_graphs cannot be imported without
-    # CUDA's parts
+    # Importing prompt_graphs needs a GPU or the interpreter, for which this fixture checks.
     del device
     config = tiny_config("llama")
     engine = build(config, lively_weights(config), torch.device("cpu"), max_num_batched_tokens=256)

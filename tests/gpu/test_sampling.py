@@ -1,5 +1,5 @@
-"""The CUDA sampler against the PyTorch one: the same adjusted argmax, the same surviving tokens,
-the same distribution."""
+"""The CUDA sampler compared with the PyTorch sampler: the same adjusted argmax, the same remaining
+tokens, and the same distribution."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def as_int32(values: list[int], device: torch.device) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32, device=device)
 
 
-def test_greedy_with_every_adjustment_agrees(device: torch.device, narrow: torch.dtype) -> None:
+def test_greedy_sampling_agrees_with_every_adjustment(
+    device: torch.device, narrow: torch.dtype
+) -> None:
     torch.manual_seed(0)
     table, other = SlotTable(6, VOCAB, device), SlotTable(6, VOCAB, torch.device("cpu"))
     logits = torch.randn((6, VOCAB), device=device).mul(4).to(narrow)
@@ -66,7 +68,7 @@ def test_greedy_with_every_adjustment_agrees(device: torch.device, narrow: torch
         one.rows[0, 0] = 8
         one.masks[0] = mask.to(one.device)
     slots, positions, mask_rows = list(range(6)), [3] * 6, [0, -1, -1, -1, -1, -1]
-    for _ in range(3):  # counts carry over from step to step
+    for _ in range(3):  # The counts are kept from step to step.
         got = TritonSampler(table).sample(
             logits, *(as_int32(v, device) for v in (slots, positions, mask_rows))
         )
@@ -81,7 +83,7 @@ def test_greedy_with_every_adjustment_agrees(device: torch.device, narrow: torch
 
 
 def kept_tokens(logits: torch.Tensor, **values: Any) -> set[int]:
-    """By sorting, as the reference sampler does."""
+    """Finds the remaining tokens by sorting, as the reference sampler does."""
     ordered, ids = (logits.float() / values.get("temperature", 1.0)).sort(
         descending=True, stable=True
     )
@@ -106,15 +108,15 @@ def kept_tokens(logits: torch.Tensor, **values: Any) -> set[int]:
     ids=str,
 )
 @pytest.mark.parametrize("is_adjusted", [False, True])
-def test_only_surviving_tokens_are_drawn(
+def test_draws_only_remaining_tokens(
     values: dict[str, Any],
     is_adjusted: bool,
     device: torch.device,
     narrow: torch.dtype,
     is_small: bool,
 ) -> None:
-    """Equal logits at the border may all survive here; random float logits seldom are equal, so at
-    most one token more is allowed."""
+    """Equal logits at the limit may all remain. Random float logits are rarely equal, so at most
+    one more token is allowed."""
     torch.manual_seed(1)
     num_rows = 8 if is_small else 256
     table = SlotTable(num_rows, VOCAB, device)
@@ -137,7 +139,8 @@ def test_only_surviving_tokens_are_drawn(
 
 
 def test_draws_follow_the_distribution_and_the_seed(device: torch.device, is_small: bool) -> None:
-    """Chi-square over a small vocabulary; 30 degrees of freedom, limit far beyond chance."""
+    """A chi-square test over a small vocabulary with 30 degrees of freedom. The limit is far beyond
+    chance."""
     if is_small:
         pytest.skip("needs many draws: too slow in the interpreter")
     torch.manual_seed(2)

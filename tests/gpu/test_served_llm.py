@@ -1,5 +1,5 @@
-"""The engine on the GPU behind the server: a forked worker, steps on a thread of its own, streams
-to many clients at once."""
+"""The engine on a GPU behind the server: a forked worker, steps in their own thread, and streams to
+many clients at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def stream(server: Server, model: str, prompt: str, num_events: int | None = None) -> str:
-    """The whole answer, or what came in the first events before we went away."""
+    """Returns the whole response, or the text of the first events if the client leaves."""
     fields = {
         "text_input": prompt,
         "stream": True,
@@ -77,17 +77,17 @@ def gauge(server: Server, name: str, model: str) -> float:
     )
 
 
-def test_many_streams_give_the_cpu_engines_text(server: Server) -> None:
+def test_many_streams_return_the_text_of_the_cpu_engine(server: Server) -> None:
     with ThreadPoolExecutor(20) as pool:
         got = list(pool.map(lambda prompt: stream(server, "cuda", prompt), PROMPTS))
     want = [stream(server, "cpu", prompt) for prompt in PROMPTS]
     assert got == want
 
 
-def test_clients_that_go_away_leave_no_block_behind(server: Server) -> None:
+def test_clients_that_disconnect_leak_no_blocks(server: Server) -> None:
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(lambda prompt: stream(server, "cuda", prompt, num_events=2), PROMPTS))
-    # Answers to later requests come after the cancellations have been seen; gauges follow within a
+    # The responses of later requests come after the cancellations; the gauges follow within a
     # quarter of a second.
     while gauge(server, "vllm:num_requests_running", "cuda") + gauge(
         server, "vllm:num_requests_waiting", "cuda"
