@@ -1,7 +1,8 @@
-"""For all tests: hypothesis judges behaviour, never speed; the machine is shared.
+"""Settings of hypothesis for all tests.
 
-It tries the same examples each time, so that a run says something about the change that it is made
-for. With NAIAD_EXPLORE=1 it looks for new ones, and keeps those that failed.
+Examples have no deadline, because the machine may be busy. They are the same in each run, so that a
+failure is due to a change. With NAIAD_EXPLORE=1, hypothesis tries new examples and keeps those that
+fail.
 """
 
 from __future__ import annotations

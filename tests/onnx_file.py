@@ -1,8 +1,7 @@
-"""Writes small ONNX files without the `onnx` package: just enough of the protobuf wire format for
-graphs of a few nodes.
+"""Writes small ONNX files without the `onnx` package.
 
-Field numbers are those of onnx.proto3. Shapes may hold -1 (a symbolic dimension); data types are
-named as in Triton.
+It writes just enough of the protobuf wire format for graphs of a few nodes. Field numbers are those
+of onnx.proto3. Shapes may contain -1 (a symbolic dimension). Data types are named as in Triton.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 TYPES = {
-    "FP32": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "BYTES": 8, "BOOL": 9, "FP16": 10, "FP64": 11,
-    "UINT32": 12, "UINT64": 13, "BF16": 16,
+    "FP32": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "BYTES": 8,
+    "BOOL": 9, "FP16": 10, "FP64": 11, "UINT32": 12, "UINT64": 13, "BF16": 16,
 }  # fmt: skip
 _NUMPY = {
-    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "float64": 11,
-    "uint32": 12, "uint64": 13,
+    "float32": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9,
+    "float16": 10, "float64": 11, "uint32": 12, "uint64": 13,
 }  # fmt: skip
 
 
@@ -38,8 +37,8 @@ class Node(NamedTuple):
 
 
 class Constant(NamedTuple):
-    """An initializer; `location` puts its bytes into a file beside the model, which the caller
-    writes."""
+    """An initializer. If `location` is set, its bytes are in a file next to the model, which the
+    caller writes."""
 
     name: str
     array: np.ndarray[Any, Any]
@@ -80,9 +79,8 @@ def identity(datatype: str, shape: Sequence[int | str]) -> bytes:
 
 
 def _node(node: Node) -> bytes:
-    parts = [_bytes(1, name.encode()) for name in node.inputs] + [
-        _bytes(2, name.encode()) for name in node.outputs
-    ]
+    parts = [_bytes(1, name.encode()) for name in node.inputs]
+    parts += [_bytes(2, name.encode()) for name in node.outputs]
     parts.append(_bytes(4, node.operator.encode()))
     parts += [_bytes(5, _attribute(name, value)) for name, value in node.attributes.items()]
     return b"".join(parts)
@@ -104,11 +102,8 @@ def _tensor(constant: Constant) -> bytes:
     parts = [_int(1, dim) for dim in array.shape]
     parts += [_int(2, _NUMPY[array.dtype.name]), _bytes(8, constant.name.encode())]
     if constant.location:
-        for key, value in (
-            ("location", constant.location),
-            ("offset", "0"),
-            ("length", str(array.nbytes)),
-        ):
+        external = {"location": constant.location, "offset": "0", "length": str(array.nbytes)}
+        for key, value in external.items():
             parts.append(_bytes(13, _bytes(1, key.encode()) + _bytes(2, value.encode())))
         parts.append(_int(14, 1))
     else:

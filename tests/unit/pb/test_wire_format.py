@@ -1,5 +1,5 @@
-"""Our messages are Triton's on the wire: the same fields, numbers and types, under another package,
-in the same process."""
+"""Naiad's messages have Triton's wire format: the same fields, numbers and types, in another
+package, within one process."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from naiad.pb import grpc_service_pb2, health_pb2, model_config_pb2
 def fields(
     message: descriptor_pb2.DescriptorProto, package: str, path: str = ""
 ) -> dict[str, tuple[object, ...]]:
-    """Every field of a message and of the messages inside it: path -> number, type, label, type
-    name, oneof."""
+    """Returns every field of a message and of its nested messages: path -> number, type, label,
+    type name, oneof."""
     name = f"{path}{message.name}"
-    found: dict[str, tuple[object, ...]] = {}
+    result: dict[str, tuple[object, ...]] = {}
     for field in message.field:
         oneof = (
             message.oneof_decl[field.oneof_index].name if field.HasField("oneof_index") else None
         )
         type_name = field.type_name.removeprefix(f".{package}.")
-        found[f"{name}.{field.name}"] = (field.number, field.type, field.label, type_name, oneof)
+        result[f"{name}.{field.name}"] = (field.number, field.type, field.label, type_name, oneof)
     for enum in message.enum_type:
-        found[f"{name}.{enum.name}"] = tuple((value.name, value.number) for value in enum.value)
+        result[f"{name}.{enum.name}"] = tuple((value.name, value.number) for value in enum.value)
     for nested in message.nested_type:
-        found |= fields(nested, package, f"{name}.")
-    return found
+        result |= fields(nested, package, f"{name}.")
+    return result
 
 
 def contents(file: FileDescriptor) -> dict[str, object]:
     proto = descriptor_pb2.FileDescriptorProto()
     file.CopyToProto(proto)
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for message in proto.message_type:
-        found[message.name] = "message"
-        found |= fields(message, proto.package)
+        result[message.name] = "message"
+        result |= fields(message, proto.package)
     for enum in proto.enum_type:
-        found[enum.name] = tuple((value.name, value.number) for value in enum.value)
+        result[enum.name] = tuple((value.name, value.number) for value in enum.value)
     for service in proto.service:
         for method in service.method:
             types = tuple(
                 name.removeprefix(f".{proto.package}.")
                 for name in (method.input_type, method.output_type)
             )
-            found[f"{service.name}/{method.name}"] = (
+            result[f"{service.name}/{method.name}"] = (
                 types,
                 method.client_streaming,
                 method.server_streaming,
             )
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -63,25 +63,27 @@ def contents(file: FileDescriptor) -> dict[str, object]:
     ],
     ids=["model_config", "grpc_service"],
 )
-def test_same_fields_and_numbers_as_triton(ours: FileDescriptor, tritons: FileDescriptor) -> None:
+def test_has_the_same_fields_and_numbers_as_triton(
+    ours: FileDescriptor, tritons: FileDescriptor
+) -> None:
     assert contents(ours) == contents(tritons)
 
 
-def test_json_field_order_is_tritons() -> None:
-    """Triton prints fields in declaration order; ours must be declared alike for GET .../config to
-    match."""
+def test_json_has_the_field_order_of_triton() -> None:
+    """Triton prints fields in the order of declaration, so Naiad must declare them in the same
+    order for GET .../config."""
     for name, message in model_config_pb2.DESCRIPTOR.message_types_by_name.items():
         tritons = triton_config.DESCRIPTOR.message_types_by_name[name]
         assert [field.name for field in message.fields] == [field.name for field in tritons.fields]
 
 
-def test_files_have_names_of_our_own_in_the_descriptor_pool() -> None:
+def test_files_have_their_own_names_in_the_descriptor_pool() -> None:
     for module in (model_config_pb2, grpc_service_pb2, health_pb2):
         assert module.DESCRIPTOR.name.startswith("naiad/pb/")
         assert module.DESCRIPTOR.package == "naiad"
 
 
-def test_bytes_of_one_are_read_by_the_other() -> None:
+def test_each_parses_the_bytes_of_the_other() -> None:
     theirs = triton_service.ModelInferRequest(model_name="m", raw_input_contents=[b"\0\1"])
     theirs.parameters["sequence_id"].uint64_param = 2**64 - 1
     ours = grpc_service_pb2.ModelInferRequest.FromString(theirs.SerializeToString())
