@@ -1,5 +1,5 @@
-"""Arrays of every datatype and the calls that both of tritonclient's protocols spell alike. Runs
-with old clients too."""
+"""Arrays of every datatype, and inputs for tritonclient's HTTP and gRPC clients, including old
+releases."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 
 def bfloat16(values: list[float]) -> np.ndarray[Any, Any]:
-    """numpy has no such type: new clients take it from ml_dtypes, old ones take float32 and cut it
-    to 16 bits."""
+    """Returns an array for a BF16 input. numpy has no such type: new clients use ml_dtypes; old
+    ones truncate float32 to 16 bits."""
     if int(metadata.version("tritonclient").split(".")[1]) < 70:
         return np.array(values, np.float32)
     import ml_dtypes

@@ -1,5 +1,4 @@
-"""Servers shared by the tests of this folder: each repository is served once per run, and stopped
-at its end."""
+"""Servers shared by the tests of this folder. Each repository is served once per test run."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ def repositories() -> Path:
 
 @pytest.fixture(scope="session")
 def main_server() -> Iterator[Endpoints]:
-    """All the well-behaved models, in mode none. Tests must not depend on what others have counted
-    there."""
+    """Serves all well-behaved models, in mode none. Tests must not depend on the counts of other
+    tests."""
     elsewhere = running_elsewhere("NAIAD_TEST_MAIN")
     if elsewhere is not None:
         yield elsewhere
@@ -33,8 +32,8 @@ def main_server() -> Iterator[Endpoints]:
 
 @pytest.fixture(scope="session")
 def scheduler_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    """Sequences, ensembles and the like; and the folder in which those models note what they are
-    given (tests/scenarios)."""
+    """Serves sequences, ensembles and the like. Yields the server and the folder in which the
+    models record their requests (tests/scenarios)."""
     folder = str(tmp_path_factory.mktemp("records"))
     with naiad([str(REPOSITORIES / "schedulers")], environment={"RECORD_DIR": folder}) as server:
         yield server, folder
@@ -49,8 +48,8 @@ def scene(scheduler_server: tuple[Server, str]) -> Iterator[Scene]:
 
 @pytest.fixture(scope="session")
 def control_server() -> Iterator[Endpoints]:
-    """Explicit model control, nothing loaded at the start. Tests load what they need and unload it
-    again."""
+    """Serves with explicit model control, and no model loaded at the start. Tests load the models
+    that they need and unload them."""
     elsewhere = running_elsewhere("NAIAD_TEST_CONTROL")
     if elsewhere is not None:
         yield elsewhere
@@ -61,7 +60,7 @@ def control_server() -> Iterator[Endpoints]:
 
 @pytest.fixture(scope="session")
 def llm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Language models of every backend, all from one tiny random checkpoint."""
+    """Serves language models of every backend, all from one tiny random checkpoint."""
     pytest.importorskip("torch", reason="language models need torch")
     pytest.importorskip("transformers", reason="the tests' checkpoint is made by transformers")
     from tests.server.llm_repository import write_repository

@@ -25,7 +25,7 @@ def linear() -> bytes:
 
 
 def accumulator() -> bytes:
-    """y and the new state are the old state plus x; a sequence starts at zero."""
+    """The output y and the new state are the old state plus x. A sequence starts at zero."""
     nodes = [Node("Add", ["x", "before"], ["y"]), Node("Identity", ["y"], ["after"])]
     inputs = [Value("x", "FP32", ["N", 1]), Value("before", "FP32", ["N", 1])]
     return onnx_file.model(
@@ -45,14 +45,14 @@ sequence_batching {
 
 
 def lookup() -> bytes:
-    """Fails for an index that the table does not have."""
+    """Fails for an index outside of the table."""
     table = Constant("table", np.arange(5, dtype=np.float32) * 10)
     values = [Value("x", "INT64", ["N", 1])], [Value("y", "FP32", ["N", 1])]
     return onnx_file.model([Node("Gather", ["table", "x"], ["y"])], *values, [table])
 
 
 def heavy(num_floats: int) -> bytes:
-    """Looks one number up in as many."""
+    """Looks up one number in a table of `num_floats` numbers."""
     values = [Value("x", "INT64", [1])], [Value("y", "FP32", [1])]
     return onnx_file.model(
         [Node("Gather", ["w", "x"], ["y"])],

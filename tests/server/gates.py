@@ -1,8 +1,8 @@
-"""FIFOs through which a test holds a model's execute and lets it go, and calls that run while the
-test looks on.
+"""FIFOs that make a model's execute wait until the test lets it continue, and calls that run while
+the test does something else.
 
-A FIFO tells exactly when the other side has come: opening one waits for the other end, end of file
-means that it was closed.
+A FIFO shows exactly when the other side has arrived: opening one waits for the other end, and end
+of file means that the other end was closed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _numbers = itertools.count()
 
 
 class Gate:
-    """What a model of the `gates` repository reads from: `wait_entered` returns when it has begun,
-    `open` lets it go on."""
+    """A FIFO that a model of the `gates` repository reads. `wait_entered` returns when the model
+    has opened it; `open` lets the model continue."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / f"gate{next(_numbers)}"
@@ -44,14 +44,14 @@ class Gate:
 
         threading.Thread(target=open_writer, daemon=True).start()
         if not opened.wait(LIMIT_S):
-            raise AssertionError(f"no model came to {self.path}")
+            raise AssertionError(f"no model has opened {self.path}")
 
     def open(self) -> None:
         os.close(self._writer)
         self._writer = -1
 
     def is_waited_at(self) -> bool:
-        """Whether a model stands at this gate now."""
+        """True if a model waits at this gate now."""
         try:
             os.close(os.open(self.path, os.O_WRONLY | os.O_NONBLOCK))
         except OSError:
@@ -60,7 +60,7 @@ class Gate:
 
 
 class Report:
-    """What a model writes to: read with a limit, and up to its end."""
+    """A FIFO that a model writes, read with a time limit."""
 
     def __init__(self, folder: Path, name: str = "") -> None:
         self.path = folder / (name or f"report{next(_numbers)}")
@@ -68,19 +68,19 @@ class Report:
         self._reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
 
     def read(self, until: bytes = b"") -> bytes:
-        """Up to and including `until`, or to the end of the writer."""
-        found = b""
-        while not (until and until in found):
+        """Reads up to and including `until`, or until the writer closes it."""
+        text = b""
+        while not (until and until in text):
             if not select.select([self._reader], [], [], LIMIT_S)[0]:
-                raise AssertionError(f"nothing more than {found!r} was reported")
+                raise AssertionError(f"nothing more than {text!r} was reported")
             data = os.read(self._reader, 4096)
             if not data:
                 break
-            found += data
-        return found
+            text += data
+        return text
 
-    def has_news(self) -> bool:
-        """Whether a model has written something, or has been there and gone."""
+    def has_output(self) -> bool:
+        """True if a model has written something, or has opened and closed the FIFO."""
         return bool(select.select([self._reader], [], [], 0)[0])
 
     def close(self) -> None:
@@ -88,13 +88,13 @@ class Report:
 
 
 class HttpCall:
-    """One request on a connection of its own, which the test may wait for or hang up."""
+    """One request on its own connection. The test can wait for the response or disconnect."""
 
     def __init__(self, server: Endpoints, path: str, body: object) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=LIMIT_S)
         self.connection.request("POST", path, json.dumps(body))
 
-    def answer(self) -> tuple[int, dict[str, str], Any]:
+    def response(self) -> tuple[int, dict[str, str], Any]:
         try:
             response = self.connection.getresponse()
             body = response.read()
@@ -102,10 +102,10 @@ class HttpCall:
             self.connection.close()
         return response.status, dict(response.headers), json.loads(body) if body else None
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         self.connection.close()
 
-    def has_answer(self) -> bool:
+    def has_response(self) -> bool:
         return bool(select.select([self.connection.sock], [], [], 0)[0])
 
 
@@ -117,7 +117,7 @@ def text(name: str, *values: str, is_batched: bool = True) -> dict[str, Any]:
 def call_gate(
     server: Endpoints, gate: Gate | None, model: str = "gate", **parameters: Any
 ) -> HttpCall:
-    """A request that waits at the gate, or passes at once when there is none."""
+    """Sends a request that waits at the gate, or does not wait if `gate` is None."""
     is_batched = model not in ("gate_plain", "gate_async")
     body = {
         "inputs": [text("GO", str(gate.path) if gate else "", is_batched=is_batched)],
@@ -126,14 +126,15 @@ def call_gate(
     return HttpCall(server, f"/v2/models/{model}/infer", body)
 
 
-def number(answer: tuple[int, dict[str, str], Any]) -> int:
-    status, _, body = answer
+def number(response: tuple[int, dict[str, str], Any]) -> int:
+    status, _, body = response
     assert status == 200, body
     return int(body["outputs"][0]["data"][0])
 
 
 def eventually(is_true: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:
-    """For what only polling can tell, such as a metric or a model's readiness."""
+    """Polls until `is_true`, for conditions without an event, such as a metric or a model's
+    readiness."""
     end = time.monotonic() + limit_s
     while not is_true():
         if time.monotonic() > end:
@@ -142,18 +143,16 @@ def eventually(is_true: Callable[[], bool], what: str, limit_s: float = LIMIT_S)
 
 
 def pending(server: Endpoints, model: str) -> int:
-    """Requests that wait in the model's queue, as the metrics tell it."""
+    """Returns how many requests wait in the model's queue, according to the metrics."""
     page = server.get("/metrics", "metrics")[1].decode()
-    lines = [
-        line
-        for line in page.splitlines()
-        if line.startswith("nv_inference_pending_request_count{") and f'model="{model}"' in line
-    ]
-    return int(float(lines[0].split()[-1])) if lines else 0
+    for line in page.splitlines():
+        if line.startswith("nv_inference_pending_request_count{") and f'model="{model}"' in line:
+            return int(float(line.split()[-1]))
+    return 0
 
 
 def in_thread(action: Callable[[], Any]) -> concurrent.futures.Future[Any]:
-    """Runs beside the test; its result or exception is in the future."""
+    """Runs `action` in a thread. The future gets its result or exception."""
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def run() -> None:

@@ -1,10 +1,9 @@
-"""Ends what the tests have started when they are killed themselves: a process of its own, which
-outlives them and sees their end.
+"""A process that ends the servers of the tests if the tests themselves are killed.
 
-One per test process, started with its first server. Its standard input is a pipe: `+N` names a
-process group, `-N` forgets it, and the end of the pipe means that nobody is left who would end
-them. A parent-death signal would not do: it belongs to the thread that starts a process, and comes
-when that thread ends.
+There is one guard per test process, started with its first server. Its standard input is a pipe:
+`+N` adds a process group, `-N` removes it, and at the end of the pipe the guard kills the groups
+that remain. A parent-death signal would not work: it is sent when the thread that started the
+process ends.
 """
 
 from __future__ import annotations
@@ -24,28 +23,29 @@ class Guard:
         self._pipe: IO[bytes] | None = None
 
     def watch(self, group: int) -> None:
-        self._say(f"+{group}")
+        self._send(f"+{group}")
 
     def forget(self, group: int) -> None:
-        self._say(f"-{group}")
+        self._send(f"-{group}")
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         with self._lock:
             if self._pipe is None:
                 self._pipe = _start()
-            with contextlib.suppress(BrokenPipeError):  # somebody has ended it
+            with contextlib.suppress(BrokenPipeError):  # The guard itself was killed.
                 self._pipe.write(line.encode() + b"\n")
 
 
 def _start() -> IO[bytes]:
-    """In a session of its own: what ends the tests by a signal to their group does not reach it."""
+    """Starts the guard in its own session, so that a signal to the group of the tests does not
+    reach it."""
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", __file__],
         stdin=subprocess.PIPE,
         bufsize=0,
         start_new_session=True,
     )
-    process.returncode = 0  # it ends after us: nobody waits for it
+    process.returncode = 0  # It ends after this process, so Popen must not expect a wait.
     assert process.stdin is not None
     return process.stdin
 
@@ -54,7 +54,10 @@ def main() -> None:
     groups: set[int] = set()
     for line in sys.stdin:
         number = int(line[1:])
-        groups.add(number) if line[0] == "+" else groups.discard(number)
+        if line[0] == "+":
+            groups.add(number)
+        else:
+            groups.discard(number)
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)

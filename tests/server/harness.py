@@ -1,9 +1,8 @@
-"""Starts a real server as a subprocess on free ports, knows when it is ready from its own words,
-and ends it.
+"""Starts a real server as a subprocess on free ports, waits for it, and stops it.
 
-Used by server tests, the differential suite and the benchmarks, for `naiad serve` and for the
-genuine Triton alike: both print `Started HTTPService at` and the like when a port is open. Rule:
-nothing of naiad is imported here, and nothing sleeps.
+Server tests, the differential suite and the benchmarks use it, for `naiad serve` and for the
+genuine Triton: both print lines such as `Started HTTPService at` when a port is open.
+Rule: this file imports nothing of naiad and does not sleep.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ STARTED = (
 )
 START_LIMIT_S = 240.0
 STOP_LIMIT_S = 120.0
-ANSWER_LIMIT_S = 120.0
+RESPONSE_LIMIT_S = 120.0
 FIRST_PORT, LAST_PORT = 10_000, 65_535
 ROOT = Path(__file__).parents[2]
 
@@ -43,12 +42,11 @@ _guard = Guard()
 
 
 class ServerFailedError(AssertionError):
-    """The server ended, or did not say what was waited for; the message ends with its last
-    lines."""
+    """The server ended or did not print an expected line. The message ends with its last lines."""
 
 
 class Endpoints:
-    """Where a running server listens. What a client needs, and no more."""
+    """The addresses of a running server, and plain HTTP requests to it."""
 
     def __init__(self, ports: tuple[int, int, int]) -> None:
         self.http_port, self.grpc_port, self.metrics_port = ports
@@ -65,19 +63,21 @@ class Endpoints:
         return {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}[kind]
 
     def get(
-        self, path: str, kind: str = "http", timeout_s: float = ANSWER_LIMIT_S
+        self, path: str, kind: str = "http", timeout_s: float = RESPONSE_LIMIT_S
     ) -> tuple[int, bytes]:
         return self.fetch(
             urllib.request.Request(f"http://127.0.0.1:{self.port(kind)}{path}"), timeout_s
         )
 
-    def post(self, path: str, body: object, timeout_s: float = ANSWER_LIMIT_S) -> tuple[int, bytes]:
-        """A body that is not bytes is sent as JSON."""
+    def post(
+        self, path: str, body: object, timeout_s: float = RESPONSE_LIMIT_S
+    ) -> tuple[int, bytes]:
+        """Sends a POST request. A body that is not bytes is sent as JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.fetch(urllib.request.Request(f"http://{self.http}{path}", data), timeout_s)
 
     def fetch(
-        self, request: urllib.request.Request, timeout_s: float = ANSWER_LIMIT_S
+        self, request: urllib.request.Request, timeout_s: float = RESPONSE_LIMIT_S
     ) -> tuple[int, bytes]:
         try:
             with urllib.request.urlopen(request, timeout=timeout_s) as response:
@@ -91,8 +91,8 @@ class Endpoints:
 
 
 class Server(Endpoints):
-    """One server process and its output. `pid` is also its process group, so that nothing of it is
-    left behind."""
+    """A server process and its output. `pid` is also its process group, so that `stop` can kill all
+    its processes."""
 
     def __init__(
         self,
@@ -132,31 +132,27 @@ class Server(Endpoints):
     def wait_until(
         self, is_true: Callable[[list[str]], bool], what: str, limit_s: float = START_LIMIT_S
     ) -> None:
-        """Looks again at each new line of output."""
+        """Waits until `is_true` of the lines of output. It is called again for each new line."""
         with self._news:
-            if not self._news.wait_for(
-                lambda: is_true(self.lines) or self._ended, limit_s
-            ) or not is_true(self.lines):
-                raise ServerFailedError(
-                    f"{what}: "
-                    + ("the server ended" if self._ended else f"not within {limit_s} s")
-                    + self.tail()
-                )
+            self._news.wait_for(lambda: is_true(self.lines) or self._ended, limit_s)
+            if not is_true(self.lines):
+                reason = "the server ended" if self._ended else f"not within {limit_s} s"
+                raise ServerFailedError(f"{what}: {reason}{self.tail()}")
 
     def wait_for_line(self, pattern: str, limit_s: float = START_LIMIT_S, since: int = 0) -> str:
-        """The first line that matches, among those printed after the first `since` ones."""
-        found: list[str] = []
+        """Returns the first line that matches `pattern`, ignoring the first `since` lines."""
+        matches: list[str] = []
 
         def search(lines: list[str]) -> bool:
-            found[:] = [line for line in lines[since:] if re.search(pattern, line)][:1]
-            return bool(found)
+            matches[:] = [line for line in lines[since:] if re.search(pattern, line)][:1]
+            return bool(matches)
 
         self.wait_until(search, f"no line like {pattern!r}", limit_s)
-        return found[0]
+        return matches[0]
 
     def wait_started(self, limit_s: float = START_LIMIT_S) -> Server:
         self.wait_until(
-            lambda lines: all(any(words in line for line in lines) for words in STARTED),
+            lambda lines: all(any(text in line for line in lines) for text in STARTED),
             "not started",
             limit_s,
         )
@@ -177,7 +173,7 @@ class Server(Endpoints):
         return code
 
     def stop(self, limit_s: float = STOP_LIMIT_S) -> int:
-        """SIGTERM, then the whole group is killed if that was not enough."""
+        """Sends SIGTERM, waits, and then kills the whole process group."""
         if self.process.poll() is None:
             self.signal(signal.SIGTERM)
         try:
@@ -192,35 +188,32 @@ class Server(Endpoints):
                 self.process.stdout.close()
 
 
-def _ports_nobody_is_given() -> Iterator[int]:
-    """Round and round, outside the range from which the kernel serves clients and those who ask for
-    any port.
+def _unassigned_ports() -> Iterator[int]:
+    """Yields ports in a cycle, outside of the range from which the kernel assigns ports.
 
-    One of that range may be somebody's a moment after it was found free. These are taken only by
-    those who name them.
+    A free port of that range may be assigned to another process at any moment. The ports outside of
+    it are used only by processes that ask for them.
     """
-    low, high = (
-        int(word) for word in Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    )
-    ports = [port for port in range(FIRST_PORT, LAST_PORT + 1) if not low <= port <= high] or list(
-        range(FIRST_PORT, LAST_PORT + 1)
-    )
+    assigned = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+    low, high = (int(port) for port in assigned.split())
+    every_port = range(FIRST_PORT, LAST_PORT + 1)
+    ports = [port for port in every_port if not low <= port <= high] or list(every_port)
     start = random.SystemRandom().randrange(len(ports))
     return itertools.cycle(ports[start:] + ports[:start])
 
 
-_ports = _ports_nobody_is_given()
+_ports = _unassigned_ports()
 
 
 def free_ports() -> tuple[int, int, int]:
-    """Three ports that are free, all different, and not given out again soon."""
-    found: list[int] = []
-    while len(found) < 3:
+    """Returns three different free ports, which are not returned again soon."""
+    free: list[int] = []
+    while len(free) < 3:
         port = next(_ports)
-        with socket.socket() as one, contextlib.suppress(OSError):
-            one.bind(("", port))
-            found.append(port)
-    return found[0], found[1], found[2]
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            free.append(port)
+    return free[0], free[1], free[2]
 
 
 def port_flags(ports: tuple[int, int, int]) -> list[str]:
@@ -228,29 +221,25 @@ def port_flags(ports: tuple[int, int, int]) -> list[str]:
 
 
 def naiad_command(*arguments: str) -> list[str]:
-    """$NAIAD_EXECUTABLE; or the script beside the interpreter that runs the tests; or, where
-    nothing is installed, that interpreter."""
+    """Returns the command line of naiad: $NAIAD_EXECUTABLE, or the script next to the interpreter
+    that runs the tests, or that interpreter if nothing is installed."""
     if "NAIAD_EXECUTABLE" in os.environ:
         return [os.environ["NAIAD_EXECUTABLE"], *arguments]
     script = Path(sys.executable).with_name("naiad")
-    return [
-        *(
-            [str(script)]
-            if script.exists()
-            else [sys.executable, "-c", "from naiad.cli.main import main; main()"]
-        ),
-        *arguments,
-    ]
+    if script.exists():
+        return [str(script), *arguments]
+    return [sys.executable, "-c", "from naiad.cli.main import main; main()", *arguments]
 
 
 def naiad_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """For `naiad_command`: what runs is this tree, unless $NAIAD_EXECUTABLE says otherwise."""
-    found = {**os.environ, **(more or {})}
+    """Returns the environment for `naiad_command`. It runs this source tree, unless
+    $NAIAD_EXECUTABLE is set."""
+    environment = {**os.environ, **(more or {})}
     if "NAIAD_EXECUTABLE" not in os.environ:
-        found["PYTHONPATH"] = os.pathsep.join(
-            part for part in (str(ROOT), found.get("PYTHONPATH", "")) if part
+        environment["PYTHONPATH"] = os.pathsep.join(
+            part for part in (str(ROOT), environment.get("PYTHONPATH", "")) if part
         )
-    return found
+    return environment
 
 
 def launch_naiad(
@@ -259,8 +248,8 @@ def launch_naiad(
     environment: dict[str, str] | None = None,
     prefix: Sequence[str] = (),
 ) -> Server:
-    """Starts without waiting: for tests of the start itself. `prefix` is a command that ends by
-    executing the rest."""
+    """Starts a server without waiting, for tests of the start itself. `prefix` is a command that
+    executes the rest of the command line."""
     ports = free_ports()
     command = naiad_command(
         "serve",
@@ -272,12 +261,12 @@ def launch_naiad(
 
 
 def running_elsewhere(variable: str) -> Endpoints | None:
-    """A server that somebody else has started, as `http,grpc,metrics` ports in an environment
-    variable."""
-    given = os.environ.get(variable)
-    if not given:
+    """Returns a server that another process has started, from an environment variable with its
+    `http,grpc,metrics` ports, or None."""
+    ports = os.environ.get(variable)
+    if not ports:
         return None
-    http, grpc, metrics = (int(port) for port in given.split(","))
+    http, grpc, metrics = (int(port) for port in ports.split(","))
     return Endpoints((http, grpc, metrics))
 
 
@@ -293,21 +282,21 @@ def naiad(
 
 
 def process_tree(pid: int) -> list[int]:
-    """The process and all its descendants that are alive now. Threads and processes may end
-    meanwhile."""
-    found = [pid]
+    """Returns the process and its descendants that are alive now. Threads and processes may end in
+    the meantime."""
+    pids = [pid]
     tasks: list[str] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         tasks = os.listdir(f"/proc/{pid}/task")
     for task in tasks:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
-                found += process_tree(int(child))
-    return found
+                pids += process_tree(int(child))
+    return pids
 
 
 def process_name(pid: int) -> str:
-    """Empty when it has ended."""
+    """Returns the name of a process, or "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -315,7 +304,7 @@ def process_name(pid: int) -> str:
 
 
 def process_state(pid: int) -> str:
-    """As ps shows it: R, S, T, Z and so on; empty when it has ended."""
+    """Returns the state of a process as in ps (R, S, T, Z and so on), or "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -323,8 +312,8 @@ def process_state(pid: int) -> str:
 
 
 def wait_gone(pids: list[int], limit_s: float = STOP_LIMIT_S) -> list[int]:
-    """Those still alive (zombies count as gone) after at most limit_s. Waits on pidfds, which also
-    works for strangers' children."""
+    """Returns the processes that are still alive after at most limit_s; zombies count as ended.
+    Waits on pidfds, which also works for processes that are not children."""
     end = time.monotonic() + limit_s
     left = []
     for pid in pids:

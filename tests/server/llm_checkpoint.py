@@ -1,5 +1,5 @@
-"""A tiny chat model for tests: random weights, a byte-level tokenizer and a chat template, in
-Hugging Face's layout."""
+"""Writes a tiny chat model for tests in Hugging Face's layout: random weights, a byte-level
+tokenizer and a chat template."""
 
 from __future__ import annotations
 
@@ -36,9 +36,17 @@ def write_checkpoint(
     tokenizer.save(str(folder / "tokenizer.json"))
     torch.manual_seed(5)
     config = transformers.LlamaConfig(
-        vocab_size=len(vocabulary), hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=max_positions, bos_token_id=0, eos_token_id=2, tie_word_embeddings=True,
-    )  # fmt: skip
+        vocab_size=len(vocabulary),
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=max_positions,
+        bos_token_id=0,
+        eos_token_id=2,
+        tie_word_embeddings=True,
+    )
     model = transformers.LlamaForCausalLM(config)
     for parameter in model.parameters():
         if parameter.dim() > 1:
@@ -47,11 +55,14 @@ def write_checkpoint(
     (folder / "tokenizer_config.json").write_text(
         json.dumps(
             {
-                "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": SPECIAL[0], "eos_token": SPECIAL[2], "chat_template": TEMPLATE,
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "bos_token": SPECIAL[0],
+                "eos_token": SPECIAL[2],
+                "chat_template": TEMPLATE,
                 "model_max_length": max_positions,
             }
         )
-    )  # fmt: skip
+    )
     return folder
 
 

@@ -1,4 +1,4 @@
-"""A repository with one model per way into the engine, all from one tiny checkpoint."""
+"""Writes a repository with one model per way to use the engine, all from one tiny checkpoint."""
 
 from __future__ import annotations
 
@@ -50,23 +50,32 @@ def write_repository(folder: Path) -> Path:
 _OPTIONAL = """
 input { name: "%(name)s" data_type: %(kind)s dims: [ 1 ] reshape: { shape: [ ] } optional: true }"""
 _SCALARS = {
-    "TYPE_INT32": ["num_return_sequences", "decoder_input_lengths", "end_id", "pad_id", "beam_width", "runtime_top_k", "min_tokens"],
-    "TYPE_FP32": ["temperature", "runtime_top_p", "len_penalty", "repetition_penalty", "presence_penalty", "frequency_penalty"],
+    "TYPE_INT32": [
+        "num_return_sequences", "decoder_input_lengths", "end_id", "pad_id", "beam_width",
+        "runtime_top_k", "min_tokens",
+    ],
+    "TYPE_FP32": [
+        "temperature", "runtime_top_p", "len_penalty", "repetition_penalty", "presence_penalty",
+        "frequency_penalty",
+    ],
     "TYPE_BOOL": [
-        "return_log_probs", "return_context_logits", "return_generation_logits", "return_num_input_tokens", "return_num_output_tokens",
-        "exclude_input_in_output", "stop", "streaming",
+        "return_log_probs", "return_context_logits", "return_generation_logits",
+        "return_num_input_tokens", "return_num_output_tokens", "exclude_input_in_output", "stop",
+        "streaming",
     ],
     "TYPE_UINT64": ["seed"],
 }  # fmt: skip
 
 
 def tensorrt_llm_config(checkpoint: Path, *, is_decoupled: bool) -> str:
-    """As fill_template leaves it: some values set, others still as they were."""
+    """Returns a config as fill_template leaves it, with some values set and others still
+    placeholders."""
     scalars = "".join(
         _OPTIONAL % {"name": name, "kind": kind}
         for kind, names in _SCALARS.items()
         for name in names
     )
+    ragged = "optional: true allow_ragged_batch: true"
     return (
         f"""
 backend: "tensorrtllm"
@@ -77,11 +86,11 @@ input [
   {{ name: "input_ids" data_type: TYPE_INT32 dims: [ -1 ] allow_ragged_batch: true }},
   {{ name: "input_lengths" data_type: TYPE_INT32 dims: [ 1 ] reshape: {{ shape: [ ] }} }},
   {{ name: "request_output_len" data_type: TYPE_INT32 dims: [ 1 ] reshape: {{ shape: [ ] }} }},
-  {{ name: "stop_words_list" data_type: TYPE_INT32 dims: [ 2, -1 ] optional: true allow_ragged_batch: true }},
-  {{ name: "bad_words_list" data_type: TYPE_INT32 dims: [ 2, -1 ] optional: true allow_ragged_batch: true }},
-  {{ name: "decoder_input_ids" data_type: TYPE_INT32 dims: [ -1 ] optional: true allow_ragged_batch: true }},
-  {{ name: "embedding_bias" data_type: TYPE_FP32 dims: [ -1 ] optional: true allow_ragged_batch: true }},
-  {{ name: "prompt_embedding_table" data_type: TYPE_FP16 dims: [ -1, -1 ] optional: true allow_ragged_batch: true }}
+  {{ name: "stop_words_list" data_type: TYPE_INT32 dims: [ 2, -1 ] {ragged} }},
+  {{ name: "bad_words_list" data_type: TYPE_INT32 dims: [ 2, -1 ] {ragged} }},
+  {{ name: "decoder_input_ids" data_type: TYPE_INT32 dims: [ -1 ] {ragged} }},
+  {{ name: "embedding_bias" data_type: TYPE_FP32 dims: [ -1 ] {ragged} }},
+  {{ name: "prompt_embedding_table" data_type: TYPE_FP16 dims: [ -1, -1 ] {ragged} }}
 ]
 {scalars}
 output [

@@ -1,5 +1,7 @@
-"""Writes small Python models into a test's own repository: what they answer tells which files,
-process and instance they are."""
+"""Writes small Python models into a test's own repository, and controls them over HTTP.
+
+The output of such a model is a word that identifies its files, its process id and its instance.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,8 @@ class TritonPythonModel:
 
     def execute(self, requests):
         {execute}
-        words = [f"{word} {{os.getpid()}} {{self.name}}"]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("WORD", np.array(words, dtype=np.object_))]) for _ in requests]
+        output = np.array([f"{word} {{os.getpid()}} {{self.name}}"], dtype=np.object_)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("WORD", output)]) for _ in requests]
 """
 CONFIG_JSON: dict[str, Any] = {
     "backend": "python",
@@ -60,8 +62,8 @@ def write_model(
     extra: str = "",
     **code: str,
 ) -> Path:
-    """Files are replaced, never written in place: a server that looks meanwhile sees the old or the
-    new one."""
+    """Writes a model. Files are replaced, never changed in place, so that a running server sees the
+    old or the new one."""
     folder = repository / name
     folder.mkdir(parents=True, exist_ok=True)
     put(folder / "config.pbtxt", CONFIG.format(extra=extra))
@@ -84,52 +86,49 @@ def put(path: Path, text: str) -> None:
     new.replace(path)
 
 
+def _quoted(model: str) -> str:
+    return urllib.parse.quote(model, safe="")
+
+
 class Control:
-    """What tests of model control ask of a server."""
+    """The requests of tests of model control."""
 
     def __init__(self, server: Endpoints) -> None:
         self.server = server
 
     def load(self, model: str, **parameters: Any) -> tuple[int, str]:
-        return self._post(
-            f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/load", parameters
-        )
+        return self._post(f"/v2/repository/models/{_quoted(model)}/load", parameters)
 
     def unload(self, model: str, **parameters: Any) -> tuple[int, str]:
-        return self._post(
-            f"/v2/repository/models/{urllib.parse.quote(model, safe='')}/unload", parameters
-        )
+        return self._post(f"/v2/repository/models/{_quoted(model)}/unload", parameters)
 
     def _post(self, path: str, parameters: dict[str, Any]) -> tuple[int, str]:
         status, body = self.server.post(path, {"parameters": parameters} if parameters else b"", 60)
         return status, json.loads(body)["error"] if body else ""
 
     def get(self, model: str, rest: str) -> tuple[int, str]:
-        status, body = self.server.get(f"/v2/models/{urllib.parse.quote(model, safe='')}{rest}")
+        status, body = self.server.get(f"/v2/models/{_quoted(model)}{rest}")
         return status, body.decode()
 
     def index(self, *models: str) -> list[tuple[str, str, str, str]]:
         rows = json.loads(self.server.post("/v2/repository/index", b"")[1])
-        found = [
+        return [
             (row["name"], row.get("version", ""), row.get("state", ""), row.get("reason", ""))
             for row in rows
+            if not models or row["name"] in models
         ]
-        return [row for row in found if not models or row[0] in models]
 
     def infer(self, model: str, version: str = "") -> tuple[int, str]:
-        """(status, the model's words or the error)"""
-        name = urllib.parse.quote(model, safe="")
-        path = (
-            f"/v2/models/{name}/versions/{version}/infer" if version else f"/v2/models/{name}/infer"
-        )
-        status, body = self.server.post(path, ANY)
-        answer = json.loads(body)
-        return status, answer["outputs"][0]["data"][0] if status == 200 else answer["error"]
+        """Returns the status, and the output of the model or the error."""
+        path = f"/v2/models/{_quoted(model)}" + (f"/versions/{version}" if version else "")
+        status, body = self.server.post(f"{path}/infer", ANY)
+        response = json.loads(body)
+        return status, response["outputs"][0]["data"][0] if status == 200 else response["error"]
 
     def word(self, model: str, version: str = "") -> str:
-        status, words = self.infer(model, version)
-        assert status == 200, words
-        return words.split()[0]
+        status, output = self.infer(model, version)
+        assert status == 200, output
+        return output.split()[0]
 
     def pid(self, model: str, version: str = "") -> int:
         return int(self.infer(model, version)[1].split()[1])

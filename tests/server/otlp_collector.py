@@ -1,8 +1,7 @@
-"""A collector of OpenTelemetry spans as a process of its own: OTLP over HTTP in, one JSON line per
-span out, on stdout.
+"""A collector of OpenTelemetry spans: receives OTLP over HTTP and prints one JSON line per span.
 
-Run as `python -m tests.server.otlp_collector`; the first line is the port. Knows the two encodings
-that exporters use.
+Run it as `python -m tests.server.otlp_collector`. The first line that it prints is its port. It
+reads the two encodings that exporters use.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
         if self.path != "/v1/traces":
-            self._answer(404)
+            self._respond(404)
             return
         if self.headers["Content-Type"] == "application/json":
             message = json_format.Parse(body, ExportTraceServiceRequest())
@@ -33,9 +32,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             message = ExportTraceServiceRequest.FromString(body)
         for line in spans_of(message):
             print(json.dumps(line), flush=True)
-        self._answer(200)
+        self._respond(200)
 
-    def _answer(self, status: int) -> None:
+    def _respond(self, status: int) -> None:
         self.send_response(status)
         self.send_header("Content-Length", "0")
         self.end_headers()

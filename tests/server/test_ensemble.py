@@ -1,5 +1,5 @@
-"""Ensembles on a real server: the genuine Triton's transcripts; cancellation, large tensors,
-labels, shutdown."""
+"""Ensembles on a real server: the genuine Triton's transcripts, cancellation, large tensors,
+labels, and shutdown."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOLDEN = read_golden("ensemble")
 
 
 @pytest.mark.parametrize("name", list(SUITE.scenarios))
-def test_as_the_genuine_triton(scheduler_server: tuple[Server, str], name: str) -> None:
+def test_behaves_like_the_genuine_triton(scheduler_server: tuple[Server, str], name: str) -> None:
     assert play(*scheduler_server, SUITE, name) == GOLDEN[name]
 
 
@@ -39,20 +39,20 @@ def fork(
     return status, json.loads(body)
 
 
-def test_classification_with_the_ensembles_own_labels(scene: Scene) -> None:
-    _, answer = fork(scene, [{"name": "TENFOLD", "parameters": {"classification": 1}}])
-    assert answer["outputs"][0]["data"] == ["10:0:zero"]
+def test_classification_uses_the_labels_of_the_ensemble(scene: Scene) -> None:
+    _, response = fork(scene, [{"name": "TENFOLD", "parameters": {"classification": 1}}])
+    assert response["outputs"][0]["data"] == ["10:0:zero"]
 
 
-def test_the_answer_is_in_the_order_of_the_config_or_of_the_request(scene: Scene) -> None:
-    assert [output["name"] for output in fork(scene, [])[1]["outputs"]] == ["OUT", "TENFOLD"]
-    assert [
-        output["name"]
-        for output in fork(scene, [{"name": "TENFOLD"}, {"name": "OUT"}])[1]["outputs"]
-    ] == ["TENFOLD", "OUT"]
+def test_outputs_are_in_the_order_of_the_config_or_of_the_request(scene: Scene) -> None:
+    def names(outputs: list[dict[str, Any]]) -> list[str]:
+        return [output["name"] for output in fork(scene, outputs)[1]["outputs"]]
+
+    assert names([]) == ["OUT", "TENFOLD"]
+    assert names([{"name": "TENFOLD"}, {"name": "OUT"}]) == ["TENFOLD", "OUT"]
 
 
-def test_generate_stream_of_a_decoupled_ensemble(scene: Scene) -> None:
+def test_generate_stream_works_with_a_decoupled_ensemble(scene: Scene) -> None:
     status, body = scene.server.post("/v2/models/ensemble_many/generate_stream", {"IN": 1})
     assert status == 200
     assert [
@@ -63,7 +63,7 @@ def test_generate_stream_of_a_decoupled_ensemble(scene: Scene) -> None:
 
 
 def test_cancelling_the_request_cancels_the_step(scene: Scene) -> None:
-    """The step that waits in its queue is gone, and the next one never runs."""
+    """The step that waits in its queue is removed, and the next step never runs."""
     gate = scene.gate()
     scene.send("busy", "step_gated", x=1, go=gate)
     gate.wait_entered()
@@ -81,14 +81,14 @@ def test_cancelling_the_request_cancels_the_step(scene: Scene) -> None:
         doomed.cancel()
         scene.wait_pending("step_gated", 0)
     gate.open()
-    scene.answer("busy")
+    scene.response("busy")
     assert [[request["id"] for request in batch] for batch in scene.batches("step_gated")] == [
         ["busy"]
     ]
     assert scene.batches("step_b") == []
 
 
-def test_an_ensemble_in_flight_finishes_while_the_server_shuts_down(
+def test_a_running_ensemble_finishes_before_the_server_stops(
     repositories: Path, tmp_path: Path
 ) -> None:
     flags = ["--model-control-mode=explicit", "--load-model=ensemble_gated"]
@@ -100,29 +100,40 @@ def test_an_ensemble_in_flight_finishes_while_the_server_shuts_down(
         server.signal(signal.SIGTERM)
         server.wait_for_line("Waiting for in-flight requests to complete", LIMIT_S)
         gate.open()
-        assert scene.answer("late") == [{"OUT": [3]}]
+        assert scene.response("late") == [{"OUT": [3]}]
         scene.close()
         assert server.wait_exit() == 0
 
 
-# Large tensors, with and without the relay from step to step.
-
 LARGE = 1 << 20
+"""Elements of a tensor that is passed between workers in shared memory."""
+MODEL = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    kept = None
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, 'X').as_numpy()
+            {body}
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor('Y', y)]))
+        return responses
+"""
+CONFIG = """
+backend: "python" max_batch_size: 0
+input [ { name: "X" data_type: TYPE_INT32 dims: [ -1 ] } ]
+output [ { name: "Y" data_type: TYPE_INT32 dims: [ -1 ] } ]
+"""
 
 
 def write_model(folder: Path, name: str, body: str) -> None:
     (folder / name / "1").mkdir(parents=True)
-    (folder / name / "config.pbtxt").write_text(
-        'backend: "python" max_batch_size: 0\n'
-        'input [ { name: "X" data_type: TYPE_INT32 dims: [ -1 ] } ] output [ { name: "Y" data_type: TYPE_INT32 dims: [ -1 ] } ]\n'
-    )
-    (folder / name / "1" / "model.py").write_text(
-        "import numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\n"
-        "class TritonPythonModel:\n    kept = None\n\n    def execute(self, requests):\n        responses = []\n"
-        "        for request in requests:\n            x = pb_utils.get_input_tensor_by_name(request, 'X').as_numpy()\n"
-        f"            {body}\n"
-        "            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor('Y', y)]))\n        return responses\n"
-    )
+    (folder / name / "config.pbtxt").write_text(CONFIG)
+    (folder / name / "1" / "model.py").write_text(MODEL.format(body=body))
 
 
 @pytest.fixture(scope="module", params=["true", "false"], ids=["relay", "no_relay"])
@@ -141,7 +152,8 @@ def large_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         (folder / name / "1").mkdir(parents=True)
         maps = [step.split(":") for step in steps]
         text = ", ".join(
-            f'{{ model_name: "{m}" model_version: -1 input_map {{ key: "X" value: "{i}" }} output_map {{ key: "Y" value: "{o}" }} }}'
+            f'{{ model_name: "{m}" model_version: -1 input_map {{ key: "X" value: "{i}" }} '
+            f'output_map {{ key: "Y" value: "{o}" }} }}'
             for m, i, o in maps
         )
         outputs = ", ".join(
@@ -150,8 +162,9 @@ def large_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
             if o.startswith("OUT")
         )
         (folder / name / "config.pbtxt").write_text(
-            f'platform: "ensemble" input [ {{ name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }} ] output [ {outputs} ]\n'
-            f"ensemble_scheduling {{ step [ {text} ] }}\n"
+            'platform: "ensemble"\n'
+            'input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] } ]\n'
+            f"output [ {outputs} ]\nensemble_scheduling {{ step [ {text} ] }}\n"
         )
     with naiad([str(folder)], [f"--ensemble-relay={request.param}"]) as server:
         yield server
@@ -170,29 +183,29 @@ def infer(
         }
 
 
-def test_a_chain_of_large_tensors(large_server: Server) -> None:
-    """Among the steps one that writes to its input and one that returns it: each sees only its
-    own."""
+def test_passes_large_tensors_from_step_to_step(large_server: Server) -> None:
+    """One step writes to its input and one returns its input. Each step must see only its own
+    changes."""
     for seed in range(5):
         array = np.random.default_rng(seed).integers(0, 1 << 30, LARGE, np.int32)
         assert np.array_equal(infer(large_server, "chain", array)["OUT"], array + 12)
 
 
-def test_a_tensor_with_two_readers_is_not_written_to_by_one_of_them(large_server: Server) -> None:
+def test_a_step_cannot_change_a_tensor_that_another_step_reads(large_server: Server) -> None:
     array = np.arange(LARGE, dtype=np.int32)
     for _ in range(5):
-        answer = infer(large_server, "shared", array)
-        assert np.array_equal(answer["OUT"], array + 11)
-        assert np.array_equal(answer["OUT2"], array + 1)
+        response = infer(large_server, "shared", array)
+        assert np.array_equal(response["OUT"], array + 11)
+        assert np.array_equal(response["OUT2"], array + 1)
 
 
-def test_a_model_that_keeps_its_input_does_not_see_it_change(large_server: Server) -> None:
+def test_an_input_that_a_model_keeps_does_not_change(large_server: Server) -> None:
     for number in range(3):
         array = np.full(LARGE, number, np.int32)
         assert np.array_equal(infer(large_server, "hoarding", array)["OUT"], array + 11)
 
 
-def test_many_at_once_do_not_mix(large_server: Server) -> None:
+def test_concurrent_requests_do_not_mix_their_tensors(large_server: Server) -> None:
     def work(seed: int) -> bool:
         array = np.random.default_rng(seed).integers(0, 1 << 30, LARGE // 4, np.int32)
         return all(

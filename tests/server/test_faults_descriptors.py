@@ -1,5 +1,5 @@
-"""A server without a descriptor left: large tensors, which need shared memory, are refused; all
-else goes on, and so do they afterwards."""
+"""A server or worker without free descriptors rejects large tensors, which need shared memory.
+Everything else is served, and large tensors are served again later."""
 
 from __future__ import annotations
 
@@ -37,18 +37,19 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
-        answers = []
+        responses = []
         for request in requests:
             size = int(pb_utils.get_input_tensor_by_name(request, "SIZE").as_numpy()[0])
             output = pb_utils.Tensor("OUTPUT", np.full(size, 7, np.float32))
             if size % 2:
                 request.get_response_sender().send(
-                    pb_utils.InferenceResponse([output]), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+                    pb_utils.InferenceResponse([output]),
+                    flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL,
                 )
-                answers.append(None)
+                responses.append(None)
             else:
-                answers.append(pb_utils.InferenceResponse([output]))
-        return answers
+                responses.append(pb_utils.InferenceResponse([output]))
+        return responses
 """
 MAKER_CONFIG = """
 backend: "python"
@@ -59,7 +60,7 @@ instance_group [ { kind: KIND_CPU count: 1 } ]
 
 
 @pytest.mark.parametrize("size", [500_000, 500_001], ids=["returned", "by a sender"])
-def test_a_worker_without_descriptors_lives_on(tmp_path: Path, size: int) -> None:
+def test_a_worker_survives_without_free_descriptors(tmp_path: Path, size: int) -> None:
     (tmp_path / "maker" / "1").mkdir(parents=True)
     (tmp_path / "maker" / "config.pbtxt").write_text(MAKER_CONFIG)
     (tmp_path / "maker" / "1" / "model.py").write_text(MAKER)
@@ -87,7 +88,9 @@ def test_a_worker_without_descriptors_lives_on(tmp_path: Path, size: int) -> Non
 
 
 @pytest.mark.parametrize("module", [http_client, grpc_client], ids=["http", "grpc"])
-def test_large_tensors_wait_for_better_times(server: Server, module: ModuleType) -> None:
+def test_rejects_large_tensors_until_descriptors_are_free(
+    server: Server, module: ModuleType
+) -> None:
     def infer(array: np.ndarray[tuple[int], np.dtype[np.float32]]) -> bool:
         tensor = module.InferInput("INPUT0", [array.size], "FP32")
         tensor.set_data_from_numpy(array)
@@ -96,7 +99,7 @@ def test_large_tensors_wait_for_better_times(server: Server, module: ModuleType)
     with module.InferenceServerClient(
         server.http if module is http_client else server.grpc
     ) as client:
-        assert infer(SMALL)  # the connection is there
+        assert infer(SMALL)  # The connection must be open before the limit is lowered.
         limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
         for _ in range(3):

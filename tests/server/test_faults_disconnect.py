@@ -1,5 +1,5 @@
-"""Clients that go away: what they asked for is stopped, queued or running, on every transport, and
-others do not notice."""
+"""Clients that disconnect: their queued and running requests are cancelled on every transport, and
+other clients are not affected."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def begun_message(model: str, report: Report) -> Any:
 
 
 def assert_still_serving(server: Server) -> None:
-    assert number(call_gate(server, None).answer()) == 1
+    assert number(call_gate(server, None).response()) == 1
 
 
 def test_http_disconnect_cancels_a_running_request(server: Server, report: Report) -> None:
@@ -55,7 +55,7 @@ def test_http_disconnect_cancels_a_running_request(server: Server, report: Repor
         {"inputs": [text("BEGUN", str(report.path), is_batched=False)]},
     )
     assert report.read(until=b"begun") == b"begun"
-    call.hang_up()
+    call.disconnect()
     assert report.read() == b" cancelled"
     assert_still_serving(server)
 
@@ -68,7 +68,7 @@ def test_http_reset_cancels_a_running_request(server: Server, report: Report) ->
     )
     assert report.read(until=b"begun") == b"begun"
     call.connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-    call.hang_up()
+    call.disconnect()
     assert report.read() == b" cancelled"
 
 
@@ -78,15 +78,15 @@ def test_http_disconnect_removes_a_queued_request(server: Server, tmp_path: Path
     first.wait_entered()
     queued = call_gate(server, never)
     eventually(lambda: pending(server, "gate") == 1, "a request waits")
-    queued.hang_up()
+    queued.disconnect()
     eventually(lambda: pending(server, "gate") == 0, "the request has left the queue")
     first.open()
-    assert number(running.answer()) == 1
-    assert number(call_gate(server, None).answer()) == 1
+    assert number(running.response()) == 1
+    assert number(call_gate(server, None).response()) == 1
     assert not never.is_waited_at()
 
 
-def test_grpc_cancel_reaches_a_running_request(server: Server, report: Report) -> None:
+def test_grpc_cancellation_cancels_a_running_request(server: Server, report: Report) -> None:
     with grpc.insecure_channel(server.grpc) as channel:
         call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer.future(
             begun_message("until_cancelled", report)
@@ -96,8 +96,8 @@ def test_grpc_cancel_reaches_a_running_request(server: Server, report: Report) -
         assert report.read() == b" cancelled"
 
 
-def test_grpc_deadline_reaches_a_running_request(server: Server, tmp_path: Path) -> None:
-    """Where the time is up before the model has begun, the next request gets more."""
+def test_grpc_deadline_cancels_a_running_request(server: Server, tmp_path: Path) -> None:
+    """Retries with a longer deadline if the time was up before the model has started."""
     reports: list[Report] = []
     with grpc.insecure_channel(server.grpc) as channel:
         infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
@@ -106,7 +106,7 @@ def test_grpc_deadline_reaches_a_running_request(server: Server, tmp_path: Path)
             with pytest.raises(grpc.RpcError) as caught:
                 infer(begun_message("until_cancelled", reports[-1]), timeout=timeout_s)
             assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            if reports[-1].has_news():
+            if reports[-1].has_output():
                 break
     assert reports[-1].read() == b"begun cancelled"
     for report in reports:
@@ -124,16 +124,16 @@ def test_grpc_disconnect_cancels_a_running_request(server: Server, report: Repor
     assert call.done()
 
 
-def test_a_closed_event_stream_ends_the_model(server: Server, report: Report) -> None:
+def test_closing_an_event_stream_cancels_the_model(server: Server, report: Report) -> None:
     call = HttpCall(server, "/v2/models/endless/generate_stream", {"BEGUN": str(report.path)})
     response = call.connection.getresponse()
     assert response.readline().startswith(b"data: ")
     response.close()
-    call.hang_up()
+    call.disconnect()
     assert report.read() == b"begun cancelled"
 
 
-def test_a_cancelled_grpc_stream_ends_the_model(server: Server, report: Report) -> None:
+def test_cancelling_a_grpc_stream_cancels_the_model(server: Server, report: Report) -> None:
     found: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with grpc_client.InferenceServerClient(server.grpc) as client:
         client.start_stream(callback=lambda result, error: found.put((result, error)))

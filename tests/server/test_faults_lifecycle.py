@@ -1,5 +1,5 @@
-"""Starts and ends that go wrong: initialize and finalize, crash loops, signals, a parent that is
-killed."""
+"""Failures at the start and end: initialize and finalize, crash loops, signals, and a killed
+server."""
 
 from __future__ import annotations
 
@@ -42,11 +42,12 @@ def server(repositories: Path, state: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def launched() -> Iterator[list[Server]]:
-    """Servers that a test starts by itself; whatever happens, nothing of them is left."""
+    """Servers that a test starts itself. All their processes are killed after the test."""
     started: list[Server] = []
     yield started
     for one in started:
-        one.signal(signal.SIGKILL) if one.process.poll() is None else None
+        if one.process.poll() is None:
+            one.signal(signal.SIGKILL)
         one.stop()
 
 
@@ -63,43 +64,40 @@ def index(server: Server, model: str) -> dict[str, Any]:
     return next(entry for entry in models if entry["name"] == model)
 
 
-def answers(server: Server, model: str = "bystander") -> bool:
+def is_served(server: Server, model: str = "bystander") -> bool:
     call = HttpCall(
         server,
         f"/v2/models/{model}/infer",
         {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]},
     )
-    return call.answer()[0] == 200
-
-
-# initialize
+    return call.response()[0] == 200
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("model", "message"),
     [
         ("initialize_raises", "no weights here"),
         ("initialize_exits", "exit"),
         ("initialize_segfaults", "SIGSEGV"),
     ],
 )
-def test_a_model_that_fails_in_initialize(server: Server, model: str, words: str) -> None:
+def test_a_model_that_fails_in_initialize(server: Server, model: str, message: str) -> None:
     before = process_tree(server.pid)
     status, body = load(server, model)
     assert status == 400
     assert f"load failed for model '{model}'" in body.decode()
-    assert words in body.decode()
+    assert message in body.decode()
     assert index(server, model)["state"] == "UNAVAILABLE"
     assert not server.is_ready(f"/v2/models/{model}/ready")
-    assert answers(server)
+    assert is_served(server)
     assert not wait_gone([pid for pid in process_tree(server.pid) if pid not in before])
 
 
-def test_a_model_that_never_returns_from_initialize(server: Server, state: Path) -> None:
+def test_serves_while_a_model_hangs_in_initialize(server: Server, state: Path) -> None:
     report = Report(state, "initializing")
     loading = in_thread(lambda: load(server, "initialize_hangs", timeout_s=60))
     pid = int(report.read())
-    assert answers(server)
+    assert is_served(server)
     assert index(server, "initialize_hangs").get("state") == "LOADING"
     os.kill(pid, signal.SIGKILL)
     status, body = loading.result(30)
@@ -108,7 +106,7 @@ def test_a_model_that_never_returns_from_initialize(server: Server, state: Path)
     report.path.unlink()
 
 
-def test_sigterm_while_a_model_initializes(
+def test_sigterm_stops_a_model_that_initializes(
     faults: list[str], tmp_path: Path, launched: list[Server]
 ) -> None:
     report = Report(tmp_path, "initializing")
@@ -127,7 +125,7 @@ def test_sigterm_while_a_model_initializes(
     report.close()
 
 
-def test_a_failed_model_ends_the_start_by_default(
+def test_a_failed_model_stops_the_start_by_default(
     faults: list[str], launched: list[Server]
 ) -> None:
     launched.append(
@@ -140,7 +138,7 @@ def test_a_failed_model_ends_the_start_by_default(
     assert any("failed to load all models" in line for line in launched[0].lines)
 
 
-def test_a_failed_model_does_not_end_the_start_when_told_so(faults: list[str]) -> None:
+def test_starts_with_a_failed_model_if_exit_on_error_is_false(faults: list[str]) -> None:
     flags = [
         *EXPLICIT,
         "--load-model=initialize_raises",
@@ -148,23 +146,20 @@ def test_a_failed_model_does_not_end_the_start_when_told_so(faults: list[str]) -
         "--exit-on-error=false",
     ]
     with naiad(faults, flags) as server:
-        assert answers(server)
+        assert is_served(server)
         assert not server.is_ready("/v2/models/initialize_raises/ready")
-
-
-# finalize
 
 
 def test_a_model_that_raises_in_finalize_is_unloaded(server: Server) -> None:
     assert load(server, "finalize_raises")[0] == 200
-    assert answers(server, "finalize_raises")
+    assert is_served(server, "finalize_raises")
     assert unload(server, "finalize_raises") == 200
     eventually(lambda: index(server, "finalize_raises")["state"] == "UNAVAILABLE", "unloaded")
     assert load(server, "finalize_raises")[0] == 200
-    assert answers(server, "finalize_raises")
+    assert is_served(server, "finalize_raises")
 
 
-def test_a_model_that_never_returns_from_finalize_does_not_keep_the_server(
+def test_stops_although_a_model_hangs_in_finalize(
     faults: list[str], launched: list[Server]
 ) -> None:
     launched.append(
@@ -177,14 +172,13 @@ def test_a_model_that_never_returns_from_finalize_does_not_keep_the_server(
     assert not wait_gone(pids)
 
 
-# crash loops and readiness
-
-
-def test_a_crash_loop_opens_the_breaker_and_says_so(server: Server, state: Path) -> None:
+def test_a_crash_loop_makes_the_model_unavailable_with_a_reason(
+    server: Server, state: Path
+) -> None:
     assert load(server, "crash_loop")[0] == 200
     (state / "broken").touch()
     try:
-        assert not answers(server, "crash_loop")
+        assert not is_served(server, "crash_loop")
         eventually(
             lambda: index(server, "crash_loop").get("state") == "UNAVAILABLE",
             "the breaker opens",
@@ -196,9 +190,9 @@ def test_a_crash_loop_opens_the_breaker_and_says_so(server: Server, state: Path)
             server,
             "/v2/models/crash_loop/infer",
             {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]},
-        ).answer()
+        ).response()
         assert status >= 400, body
-        assert answers(server)
+        assert is_served(server)
     finally:
         (state / "broken").unlink()
     assert unload(server, "crash_loop") == 200
@@ -206,20 +200,17 @@ def test_a_crash_loop_opens_the_breaker_and_says_so(server: Server, state: Path)
     assert server.is_ready("/v2/models/crash_loop/ready")
 
 
-def test_the_is_ready_hook_feeds_readiness(server: Server, state: Path) -> None:
+def test_the_is_ready_hook_decides_readiness(server: Server, state: Path) -> None:
     assert load(server, "not_ready")[0] == 200
     assert server.is_ready("/v2/models/not_ready/ready")
     (state / "unready").touch()
     assert not server.is_ready("/v2/models/not_ready/ready")
-    assert answers(server, "not_ready")
+    assert is_served(server, "not_ready")
     (state / "unready").unlink()
     assert server.is_ready("/v2/models/not_ready/ready")
 
 
-# signals
-
-
-def test_workers_die_with_a_killed_parent(
+def test_workers_end_when_the_server_is_killed(
     gates: list[str], tmp_path: Path, launched: list[Server]
 ) -> None:
     launched.append(launch_naiad(gates))
@@ -231,12 +222,12 @@ def test_workers_die_with_a_killed_parent(
     assert len(pids) > 2
     launched[0].signal(signal.SIGKILL)
     assert not wait_gone(pids)
-    call.hang_up()
+    call.disconnect()
 
 
-@pytest.mark.parametrize("number_of_signal", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_running_requests_finish(
-    gates: list[str], tmp_path: Path, launched: list[Server], number_of_signal: int
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_running_requests_finish_after_a_signal(
+    gates: list[str], tmp_path: Path, launched: list[Server], signal_number: int
 ) -> None:
     launched.append(launch_naiad(gates))
     launched[0].wait_started()
@@ -244,26 +235,29 @@ def test_a_signal_lets_running_requests_finish(
     running = call_gate(server, gate)
     gate.wait_entered()
     pids = process_tree(server.pid)
-    server.signal(number_of_signal)
+    server.signal(signal_number)
     server.wait_for_line("Waiting for in-flight requests to complete")
     assert_refuses(server)
     gate.open()
-    assert number(running.answer()) == 1
+    assert number(running.response()) == 1
     assert server.wait_exit() == 0
     assert not wait_gone(pids)
 
 
 def assert_refuses(server: Server) -> None:
-    """A draining server is not ready and takes no new work, whether it still listens or not."""
+    """Checks that a draining server is not ready and accepts no new work, whether or not it still
+    listens."""
     try:
         assert not server.is_ready()
-        status, _, _ = call_gate(server, None).answer()
+        status, _, _ = call_gate(server, None).response()
     except OSError:
         return
     assert status == 503
 
 
-def test_a_second_sigterm_forces(gates: list[str], tmp_path: Path, launched: list[Server]) -> None:
+def test_a_second_sigterm_stops_at_once(
+    gates: list[str], tmp_path: Path, launched: list[Server]
+) -> None:
     launched.append(launch_naiad(gates))
     launched[0].wait_started()
     server, gate = launched[0], Gate(tmp_path)
@@ -275,10 +269,10 @@ def test_a_second_sigterm_forces(gates: list[str], tmp_path: Path, launched: lis
     server.signal(signal.SIGTERM)
     assert server.wait_exit(10) != 0
     assert not wait_gone(pids)
-    call.hang_up()
+    call.disconnect()
 
 
-def test_the_exit_timeout_ends_a_drain(
+def test_the_exit_timeout_limits_the_drain(
     gates: list[str], tmp_path: Path, launched: list[Server]
 ) -> None:
     launched.append(launch_naiad(gates, ["--exit-timeout-secs=1"]))
@@ -291,4 +285,4 @@ def test_the_exit_timeout_ends_a_drain(
     assert server.wait_exit(20) != 0
     assert any("Exit timeout expired" in line for line in server.lines)
     assert not wait_gone(pids)
-    call.hang_up()
+    call.disconnect()

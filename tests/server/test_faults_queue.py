@@ -1,5 +1,5 @@
-"""Queues under pressure: full, too slow, out of order. Everything is held by gates, so nothing
-depends on how fast anything is."""
+"""Queues that are full, time out, or reorder requests. Gates hold the models, so no test depends on
+speed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def server(repositories: Path) -> Iterator[Server]:
         yield one
 
 
-def test_a_full_queue_is_503_with_retry_after(server: Server, tmp_path: Path) -> None:
+def test_a_full_queue_responds_503_with_retry_after(server: Server, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     running = call_gate(server, gate)
     gate.wait_entered()
     waiting = [call_gate(server, None) for _ in range(3)]
     eventually(lambda: pending(server, "gate") == 3, "three requests wait")
-    status, headers, body = call_gate(server, None).answer()
+    status, headers, body = call_gate(server, None).response()
     assert (status, body["error"].endswith("Exceeds maximum queue size")) == (503, True)
     assert int(headers["Retry-After"]) >= 0
     with grpc.insecure_channel(server.grpc) as channel:
@@ -41,14 +41,14 @@ def test_a_full_queue_is_503_with_retry_after(server: Server, tmp_path: Path) ->
         with pytest.raises(grpc.RpcError) as caught:
             stub.ModelInfer(message, timeout=20)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert not any(call.has_answer() for call in waiting)
+    assert not any(call.has_response() for call in waiting)
     gate.open()
-    assert number(running.answer()) == 1
-    assert [number(call.answer()) for call in waiting] == [3, 3, 3]
+    assert number(running.response()) == 1
+    assert [number(call.response()) for call in waiting] == [3, 3, 3]
 
 
-def test_after_a_full_queue_all_is_well(server: Server) -> None:
-    assert number(call_gate(server, None).answer()) == 1
+def test_serves_after_the_queue_was_full(server: Server) -> None:
+    assert number(call_gate(server, None).response()) == 1
     assert pending(server, "gate") == 0
 
 
@@ -56,24 +56,24 @@ def test_a_request_times_out_while_the_instance_is_busy(server: Server, tmp_path
     gate = Gate(tmp_path)
     running = call_gate(server, gate, "gate_timeout")
     gate.wait_entered()
-    status, _, body = call_gate(server, None, "gate_timeout").answer()
+    status, _, body = call_gate(server, None, "gate_timeout").response()
     assert (status, body["error"].endswith("Request timeout expired")) == (503, True)
-    assert not running.has_answer()
+    assert not running.has_response()
     gate.open()
-    assert number(running.answer()) == 1
+    assert number(running.response()) == 1
 
 
-def test_a_request_may_bring_a_shorter_timeout(server: Server, tmp_path: Path) -> None:
+def test_a_request_can_set_a_shorter_timeout(server: Server, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     running = call_gate(server, gate)
     gate.wait_entered()
     hurried, patient = call_gate(server, None, timeout=1000), call_gate(server, None)
-    status, _, body = hurried.answer()
+    status, _, body = hurried.response()
     assert (status, body["error"].endswith("Request timeout expired")) == (503, True)
-    assert not patient.has_answer()
+    assert not patient.has_response()
     gate.open()
-    assert number(running.answer()) == 1
-    assert number(patient.answer()) == 1
+    assert number(running.response()) == 1
+    assert number(patient.response()) == 1
 
 
 def test_waiting_requests_are_executed_together(server: Server, tmp_path: Path) -> None:
@@ -83,23 +83,23 @@ def test_waiting_requests_are_executed_together(server: Server, tmp_path: Path) 
     others = [call_gate(server, None) for _ in range(3)]
     eventually(lambda: pending(server, "gate") == 3, "three requests wait")
     gate.open()
-    assert number(running.answer()) == 1
-    assert [number(call.answer()) for call in others] == [3, 3, 3]
+    assert number(running.response()) == 1
+    assert [number(call.response()) for call in others] == [3, 3, 3]
 
 
 def test_a_batch_waits_for_its_preferred_size(server: Server) -> None:
     first = [call_gate(server, None, "gate_delay") for _ in range(3)]
     eventually(lambda: pending(server, "gate_delay") == 3, "three requests wait for a fourth")
-    assert not any(call.has_answer() for call in first)
+    assert not any(call.has_response() for call in first)
     last = call_gate(server, None, "gate_delay")
-    assert [number(call.answer()) for call in [*first, last]] == [4, 4, 4, 4]
+    assert [number(call.response()) for call in [*first, last]] == [4, 4, 4, 4]
 
 
 def _is_pending(server: Server, count: int) -> bool:
     return pending(server, "gate_priority") == count
 
 
-def test_priorities_decide_who_is_next(server: Server, tmp_path: Path) -> None:
+def test_executes_requests_in_the_order_of_priorities(server: Server, tmp_path: Path) -> None:
     gate = Gate(tmp_path)
     running = call_gate(server, gate, "gate_priority")
     gate.wait_entered()
@@ -113,25 +113,25 @@ def test_priorities_decide_who_is_next(server: Server, tmp_path: Path) -> None:
         gates[priority].wait_entered()
         assert not any(other.is_waited_at() for level, other in gates.items() if level != priority)
         gates[priority].open()
-    assert [number(call.answer()) for call in [running, *calls]] == [1, 1, 1, 1]
+    assert [number(call.response()) for call in [running, *calls]] == [1, 1, 1, 1]
 
 
-def test_two_instances_work_side_by_side(server: Server, tmp_path: Path) -> None:
+def test_two_instances_execute_concurrently(server: Server, tmp_path: Path) -> None:
     gates = [Gate(tmp_path), Gate(tmp_path)]
     calls = [call_gate(server, gate, "gate_plain") for gate in gates]
     for gate in gates:
         gate.wait_entered()
     for gate, call in zip(gates, calls, strict=True):
         gate.open()
-        assert number(call.answer()) == 1
+        assert number(call.response()) == 1
 
 
-def test_async_execute_takes_more_while_it_waits(server: Server, tmp_path: Path) -> None:
+def test_async_execute_accepts_requests_while_it_waits(server: Server, tmp_path: Path) -> None:
     gates = [Gate(tmp_path), Gate(tmp_path)]
     calls = [call_gate(server, gate, "gate_async") for gate in gates]
     for gate in gates:
         gate.wait_entered()
-    assert number(call_gate(server, None, "gate_async").answer()) == 3
+    assert number(call_gate(server, None, "gate_async").response()) == 3
     for gate in gates:
         gate.open()
-    assert sorted(number(call.answer()) for call in calls) in ([1, 2], [2, 2])
+    assert sorted(number(call.response()) for call in calls) in ([1, 2], [2, 2])

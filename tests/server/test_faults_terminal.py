@@ -1,5 +1,5 @@
-"""A server that was started from a terminal: models that ask for something there, or print, are not
-stopped by it."""
+"""A server that was started from a terminal is not stopped by a model that reads from it or prints
+to it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ os.environ["TERMINAL"] = os.ttyname(terminal)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 ASKS = (
-    "import subprocess; subprocess.run(['sh', '-c', 'read password < /dev/tty'], stderr=subprocess.DEVNULL); "
+    "import subprocess; "
+    "subprocess.run(['sh', '-c', 'read password < /dev/tty'], stderr=subprocess.DEVNULL); "
     "subprocess.run(['sh', '-c', 'echo loaded > $TERMINAL'], check=True)"
 )
 
 
-def test_a_model_that_asks_on_the_terminal_stops_nothing(tmp_path: Path) -> None:
+def test_serves_a_model_that_reads_from_the_terminal(tmp_path: Path) -> None:
     write_model(tmp_path, "asks", initialize=ASKS)
     server = launch_naiad([str(tmp_path)], prefix=[sys.executable, "-c", ON_A_TERMINAL])
     try:

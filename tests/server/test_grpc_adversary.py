@@ -1,5 +1,5 @@
-"""A hostile client over real sockets, built on the `h2` package: the server answers, refuses or
-closes, and goes on serving others."""
+"""A hostile client over real sockets, built on the `h2` package. The server must respond, reject or
+close the connection, and serve other clients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def host() -> Iterator[Host]:
 
 
 class Adversary:
-    """h2 with its own checks turned off where it would be too polite."""
+    """An h2 client without those checks of h2 that would prevent an attack."""
 
     def __init__(self, host: Host, initial_window: int | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", host.port), timeout=30)
@@ -69,7 +69,7 @@ class Adversary:
         try:
             self.socket.sendall(data)
         except OSError:
-            pass  # The server has hung up: what `closed` then sees.
+            pass  # The server has closed the connection, which `closed` sees.
 
     def open(self, path: str = INFER, **extra: str) -> int:
         stream_id = self.h2.get_next_available_stream_id()
@@ -88,7 +88,7 @@ class Adversary:
         self.flush()
 
     def read_until(self, kind: type[h2.events.Event]) -> h2.events.Event:
-        """Reads until such an event has come; fails when the connection ends first."""
+        """Reads until an event of this type. Fails if the connection ends before."""
         while True:
             for event in self.events:
                 if isinstance(event, kind):
@@ -99,8 +99,8 @@ class Adversary:
             self.flush()
 
     def closed(self) -> h2.errors.ErrorCodes | None:
-        """Reads to the end of the connection; the code of the GOAWAY, where one came. No polite h2
-        is asked."""
+        """Reads until the connection ends. Returns the error code of GOAWAY, or None without one.
+        Parses the frames itself, because h2 rejects some of them."""
         received = bytearray()
         try:
             while data := self.socket.recv(65536):
@@ -123,7 +123,7 @@ def identity(data: bytes = b"\0\0\0\0") -> bytes:
 
 
 @pytest.fixture(autouse=True)
-def others_are_served(host: Host) -> Iterator[None]:
+def assert_other_clients_are_served(host: Host) -> Iterator[None]:
     yield
     with Adversary(host) as good:
         good.send(good.open(), identity(b"\1\2\3\4"))
@@ -132,7 +132,7 @@ def others_are_served(host: Host) -> Iterator[None]:
         assert ModelInferResponse.FromString(event.data[5:]).raw_output_contents[0] == b"\1\2\3\4"
 
 
-def calm(code: h2.errors.ErrorCodes | None) -> bool:
+def is_calm(code: h2.errors.ErrorCodes | None) -> bool:
     return code is h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
 
 
@@ -141,57 +141,57 @@ def failures(host: Host, cause: str) -> int:
 
 
 class TestFloods:
-    def test_rapid_reset(self, host: Host) -> None:
+    def test_rapid_resets(self, host: Host) -> None:
         before = failures(host, "rapid_reset")
         with Adversary(host) as adversary:
             for _ in range(2000):
                 stream_id = adversary.open()
                 adversary.h2.reset_stream(stream_id)
             adversary.flush()
-            assert calm(adversary.closed())
+            assert is_calm(adversary.closed())
         assert failures(host, "rapid_reset") == before + 1
 
-    def test_pings(self, host: Host) -> None:
+    def test_ping_frames(self, host: Host) -> None:
         with Adversary(host) as adversary:
             for _ in range(2000):
                 adversary.h2.ping(b"01234567")
             adversary.flush()
-            assert calm(adversary.closed())
+            assert is_calm(adversary.closed())
 
-    def test_settings(self, host: Host) -> None:
+    def test_settings_frames(self, host: Host) -> None:
         with Adversary(host) as adversary:
             adversary.raw(b"\0\0\6\4\0\0\0\0\0\0\3\0\0\0\1" * 2000)
-            assert calm(adversary.closed())
+            assert is_calm(adversary.closed())
 
-    def test_empty_data(self, host: Host) -> None:
+    def test_empty_data_frames(self, host: Host) -> None:
         with Adversary(host) as adversary:
             stream_id = adversary.open()
             for _ in range(2000):
                 adversary.h2.send_data(stream_id, b"")
             adversary.flush()
-            assert calm(adversary.closed())
+            assert is_calm(adversary.closed())
 
-    def test_continuations(self, host: Host) -> None:
+    def test_continuation_frames(self, host: Host) -> None:
         with Adversary(host) as adversary:
             adversary.raw(b"\0\0\1\1\0\0\0\0\1\x83" + b"\0\0\0\x09\0\0\0\0\1" * 100_000)
-            assert calm(adversary.closed())
+            assert is_calm(adversary.closed())
 
-    def test_header_bomb(self, host: Host) -> None:
+    def test_large_headers(self, host: Host) -> None:
         with Adversary(host) as adversary:
             adversary.open(**{f"x{i}": "y" * 3000 for i in range(20)})
             adversary.flush()
-            assert calm(adversary.closed())
+            assert is_calm(adversary.closed())
 
-    def test_priorities(self, host: Host) -> None:
+    def test_priority_frames(self, host: Host) -> None:
         with Adversary(host) as adversary:
             adversary.raw(
                 b"".join(
                     b"\0\0\5\2\0" + struct.pack(">I", i) + b"\0\0\0\0\1" for i in range(1, 4001, 2)
                 )
             )
-            assert calm(adversary.closed())
+            assert is_calm(adversary.closed())
 
-    def test_more_streams_than_allowed(self, host: Host) -> None:
+    def test_refuses_more_streams_than_allowed(self, host: Host) -> None:
         with Adversary(host) as adversary:
             adversary.h2.remote_settings[h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS] = 1000
             adversary.h2.remote_settings.acknowledge()
@@ -203,9 +203,9 @@ class TestFloods:
             assert event.error_code == h2.errors.ErrorCodes.REFUSED_STREAM
 
 
-class TestSlowness:
-    def test_no_window_at_all(self, host: Host) -> None:
-        """Answers wait in their streams; closing the connection drops them."""
+class TestSlowClients:
+    def test_a_client_without_a_flow_control_window(self, host: Host) -> None:
+        """Responses wait in their streams. Closing the connection drops them."""
         with Adversary(host, initial_window=0) as adversary:
             for _ in range(50):
                 adversary.send(adversary.open(), identity(bytes(40_000)))
@@ -218,7 +218,7 @@ class TestSlowness:
             lambda: not any(c.sender.pending_bytes for c in host.frontend._endpoint.connections)
         )
 
-    def test_tiny_windows(self, host: Host) -> None:
+    def test_a_flow_control_window_of_one_byte(self, host: Host) -> None:
         with Adversary(host, initial_window=1) as adversary:
             stream_id = adversary.open()
             adversary.send(stream_id, identity())
@@ -227,7 +227,7 @@ class TestSlowness:
                 adversary.h2.increment_flow_control_window(1, stream_id)
             adversary.flush()
 
-    def test_a_promise_of_two_gigabytes(self, host: Host) -> None:
+    def test_allocates_only_received_bytes_of_an_announced_message(self, host: Host) -> None:
         with Adversary(host) as adversary:
             for _ in range(50):
                 adversary.h2.send_data(
@@ -237,7 +237,7 @@ class TestSlowness:
             host.wait_until(lambda: host.frontend._endpoint.budget.used_bytes == 5000)
         host.wait_until(lambda: host.frontend._endpoint.budget.used_bytes == 0)
 
-    def test_a_connection_cut_in_the_middle_of_a_frame(self, host: Host) -> None:
+    def test_a_connection_that_ends_within_a_frame(self, host: Host) -> None:
         before = host.ask(lambda: host.frontend.counters.connections_total)
         for cut in (1, 10, 24, 30, 60):
             with Adversary(host) as adversary:
@@ -246,7 +246,7 @@ class TestSlowness:
         assert host.ask(lambda: host.frontend.counters.connections_total) >= before + 4
 
 
-class TestRubbish:
+class TestInvalidData:
     @pytest.mark.parametrize(
         "data",
         [
@@ -288,13 +288,13 @@ class TestRubbish:
                 adversary.events.clear()
                 adversary.read_until(h2.events.StreamEnded)
 
-    def test_stream_ids_that_go_backwards(self, host: Host) -> None:
+    def test_rejects_decreasing_stream_ids(self, host: Host) -> None:
         with Adversary(host) as adversary:
             for stream_id in (5, 3):
                 adversary.raw(b"\0\0\5\1\5" + struct.pack(">I", stream_id) + b"\x83\x86\x44\x01/")
             assert adversary.closed() is h2.errors.ErrorCodes.STREAM_CLOSED
 
-    def test_window_overflow(self, host: Host) -> None:
+    def test_rejects_a_flow_control_window_that_overflows(self, host: Host) -> None:
         with Adversary(host) as adversary:
             adversary.raw(b"\0\0\4\x08\0\0\0\0\0\x7f\xff\xff\xff")
             assert adversary.closed() is h2.errors.ErrorCodes.FLOW_CONTROL_ERROR

@@ -1,5 +1,5 @@
-"""grpcio and tritonclient against the gRPC endpoint: what a stock client sees. The core computes in
-place."""
+"""grpcio and tritonclient as clients of the gRPC endpoint, with a fake core that computes in the
+same process."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ def stream_method(channel: grpc.Channel) -> Any:
 
 class TestGrpcio:
     @pytest.mark.parametrize("size", [0, 4, 16_000, 70_000, 5_000_000])
-    def test_sizes(self, channel: grpc.Channel, size: int) -> None:
+    def test_messages_of_all_sizes(self, channel: grpc.Channel, size: int) -> None:
         data = np.random.default_rng(size).bytes(size // 4 * 4)
         response = infer_method(channel)(one("identity", data), timeout=30)
         assert response.raw_output_contents[0] == data
 
-    def test_a_hundred_megabytes_both_ways(self, channel: grpc.Channel) -> None:
+    def test_a_hundred_megabytes_in_and_out(self, channel: grpc.Channel) -> None:
         data = np.arange(25_000_000, dtype=np.float32)
         response = infer_method(channel)(one("identity", data.tobytes()), timeout=120)
         assert np.array_equal(np.frombuffer(response.raw_output_contents[0], np.float32), data)
 
-    def test_many_at_once(self, channel: grpc.Channel) -> None:
+    def test_many_concurrent_requests(self, channel: grpc.Channel) -> None:
         infer = infer_method(channel)
         futures = [
             infer.future(
@@ -92,13 +92,9 @@ class TestGrpcio:
     def test_compressed_requests(
         self, channel: grpc.Channel, algorithm: grpc.Compression, size: int
     ) -> None:
-        data = bytes(size)
-        assert (
-            infer_method(channel)(
-                one("identity", data), compression=algorithm, timeout=30
-            ).raw_output_contents[0]
-            == data
-        )
+        request = one("identity", bytes(size))
+        response = infer_method(channel)(request, compression=algorithm, timeout=30)
+        assert response.raw_output_contents[0] == bytes(size)
 
     def test_compressed_responses(self) -> None:
         with (
@@ -106,9 +102,8 @@ class TestGrpcio:
             grpc.insecure_channel(host.address) as channel,
         ):
             for size in (4, 1000, 2_000_000):
-                assert infer_method(channel)(
-                    one("identity", bytes(size)), timeout=30
-                ).raw_output_contents[0] == bytes(size)
+                response = infer_method(channel)(one("identity", bytes(size)), timeout=30)
+                assert response.raw_output_contents[0] == bytes(size)
             responses = list(
                 stream_method(channel)(
                     iter([one("identity", bytes(n * 1000), str(n)) for n in (1, 900, 2)]),
@@ -117,7 +112,7 @@ class TestGrpcio:
             )
             assert [r.infer_response.id for r in responses] == ["1", "900", "2"]
 
-    def test_errors(self, channel: grpc.Channel) -> None:
+    def test_an_error_has_a_code_and_a_message(self, channel: grpc.Channel) -> None:
         with pytest.raises(grpc.RpcError) as caught:
             infer_method(channel)(one("nöthing %"), timeout=30)
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
@@ -128,8 +123,8 @@ class TestGrpcio:
             channel.unary_unary("/x.Y/Z")(b"", timeout=30)
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
-    def test_deadline_cancels_the_work(self, host: Host, channel: grpc.Channel) -> None:
-        """Where the time is up before the request is there, the next one gets more."""
+    def test_a_deadline_cancels_the_work(self, host: Host, channel: grpc.Channel) -> None:
+        """Retries with a longer deadline if the time was up before the request arrived."""
         for timeout_s in (0.05, 0.5, 5, 50):
             with pytest.raises(grpc.RpcError) as caught:
                 infer_method(channel)(one("held", request_id="deadline"), timeout=timeout_s)
@@ -142,7 +137,7 @@ class TestGrpcio:
             )
         )
 
-    def test_cancelling_cancels_the_work(self, host: Host, channel: grpc.Channel) -> None:
+    def test_cancelling_a_call_cancels_the_work(self, host: Host, channel: grpc.Channel) -> None:
         future = infer_method(channel).future(one("held", request_id="cancel"))
         host.wait_until(lambda: any(held.request.id == "cancel" for held in host.core.held))
         future.cancel()
@@ -162,7 +157,7 @@ class TestGrpcio:
         assert call.code() is grpc.StatusCode.CANCELLED
 
     def test_a_stream_of_many_requests(self, channel: grpc.Channel) -> None:
-        """More than the window and more than may be in flight."""
+        """The requests exceed the flow control window and the number of requests in flight."""
         sizes = [(i * 37) % 5000 + 1 for i in range(5000)]
         requests = (one("identity", bytes(4 * size), str(i)) for i, size in enumerate(sizes))
         for i, response in enumerate(stream_method(channel)(requests, timeout=120)):
@@ -170,7 +165,7 @@ class TestGrpcio:
             assert len(response.infer_response.raw_output_contents[0]) == 4 * sizes[i]
         assert i == 4999
 
-    def test_a_slow_reader_is_waited_for_within_limits(self, channel: grpc.Channel) -> None:
+    def test_responses_wait_for_a_slow_reader(self, channel: grpc.Channel) -> None:
         """Responses exceed the client's window while it does not read."""
         call = stream_method(channel)(
             iter([one("identity", bytes(200_000), str(i)) for i in range(20)]), timeout=60
@@ -180,42 +175,36 @@ class TestGrpcio:
         gate.wait()
         assert [response.infer_response.id for response in call] == [str(i) for i in range(20)]
 
-    def test_metadata_of_any_kind(self, channel: grpc.Channel) -> None:
+    def test_text_binary_and_repeated_metadata(self, channel: grpc.Channel) -> None:
         metadata = [
             ("x-text", "some words"),
             ("x-data-bin", bytes(range(256))),
             ("x-text", "again"),
         ]
-        assert (
-            infer_method(channel)(one("identity"), metadata=metadata, timeout=30).model_name
-            == "identity"
-        )
+        response = infer_method(channel)(one("identity"), metadata=metadata, timeout=30)
+        assert response.model_name == "identity"
 
     def test_large_metadata(self, channel: grpc.Channel) -> None:
-        assert (
-            infer_method(channel)(
-                one("identity"), metadata=[("x-token", "t" * 7000)], timeout=30
-            ).model_name
-            == "identity"
-        )
+        metadata = [("x-token", "t" * 7000)]
+        response = infer_method(channel)(one("identity"), metadata=metadata, timeout=30)
+        assert response.model_name == "identity"
 
-    def test_metadata_that_changes_every_time(self, channel: grpc.Channel) -> None:
+    def test_metadata_that_differs_in_each_request(self, channel: grpc.Channel) -> None:
         infer = infer_method(channel)
         for i in range(500):
             metadata = [("traceparent", f"00-{i:032x}-{i:016x}-01"), ("x-request", str(i))]
-            assert infer(
-                one("identity", request_id=str(i)), metadata=metadata, timeout=30
-            ).id == str(i)
+            response = infer(one("identity", request_id=str(i)), metadata=metadata, timeout=30)
+            assert response.id == str(i)
 
 
 class TestGrpcioAsyncio:
     async def test_unary_and_stream(self, host: Host) -> None:
         async with grpc.aio.insecure_channel(host.address, options=UNLIMITED) as channel:
             infer = infer_method(channel)
-            found = await asyncio.gather(
+            responses = await asyncio.gather(
                 *(infer(one("identity", bytes(4 * i), str(i)), timeout=60) for i in range(300))
             )
-            assert [response.id for response in found] == [str(i) for i in range(300)]
+            assert [response.id for response in responses] == [str(i) for i in range(300)]
             call = stream_method(channel)(timeout=60)
             for i in range(50):
                 await call.write(one("identity", request_id=str(i)))
@@ -225,7 +214,7 @@ class TestGrpcioAsyncio:
             assert await call.read() is grpc.aio.EOF
             assert await call.code() is grpc.StatusCode.OK
 
-    async def test_cancelled_task(self, host: Host) -> None:
+    async def test_cancelling_a_task_cancels_the_work(self, host: Host) -> None:
         async with grpc.aio.insecure_channel(host.address) as channel:
             task = asyncio.ensure_future(infer_method(channel)(one("held", request_id="task")))
             while not any(held.request.id == "task" for held in host.core.held):
@@ -238,7 +227,7 @@ class TestGrpcioAsyncio:
 
 
 class TestShutdown:
-    def test_in_flight_finishes_then_the_client_is_told(self) -> None:
+    def test_running_requests_finish_before_the_connection_is_closed(self) -> None:
         host = Host()
         host.start()
         with grpc.insecure_channel(host.address) as channel:
@@ -253,7 +242,7 @@ class TestShutdown:
                 infer_method(channel)(one("identity"), timeout=10)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
-    def test_what_does_not_finish_is_failed(self) -> None:
+    def test_requests_that_do_not_finish_in_time_fail(self) -> None:
         host = Host()
         host.start()
         with grpc.insecure_channel(host.address) as channel:
@@ -270,18 +259,8 @@ class TestTls:
     @pytest.fixture
     def certificate(self, tmp_path: Path) -> tuple[Path, Path]:
         key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-        command = [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-        ]
+        command = ["openssl", "req", "-x509", "-days", "2", "-nodes"]
+        command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
         names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
         try:
             subprocess.run(
@@ -306,12 +285,10 @@ class TestTls:
         ):
             for size in (4, 100_000, 20_000_000):
                 data = np.random.default_rng(size).bytes(size)
-                assert (
-                    infer_method(channel)(one("identity", data), timeout=60).raw_output_contents[0]
-                    == data
-                )
+                response = infer_method(channel)(one("identity", data), timeout=60)
+                assert response.raw_output_contents[0] == data
 
-    def test_without_h2_the_connection_is_closed(self, certificate: tuple[Path, Path]) -> None:
+    def test_closes_a_connection_without_alpn_h2(self, certificate: tuple[Path, Path]) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(*certificate)
         context.set_alpn_protocols(["h2"])
@@ -352,17 +329,17 @@ class TestTritonclient:
             assert result.as_numpy("OUTPUT0").tolist() == data.tolist()
 
     def test_stream(self, host: Host) -> None:
-        found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        received: queue.SimpleQueue[Any] = queue.SimpleQueue()
         with triton.InferenceServerClient(host.address) as client:
-            client.start_stream(callback=lambda result, error: found.put((result, error)))
+            client.start_stream(callback=lambda result, error: received.put((result, error)))
             count = triton.InferInput("IN", [1], "INT32")
             count.set_data_from_numpy(np.array([5], np.int32))
             client.async_stream_infer(
                 "repeat", [count], request_id="r", enable_empty_final_response=True
             )
-            answers = [found.get(timeout=30) for _ in range(6)]
-            assert [int(result.as_numpy("OUT")[0]) for result, _ in answers[:5]] == list(range(5))
-            assert answers[5][0].get_response().parameters["triton_final_response"].bool_param
+            responses = [received.get(timeout=30) for _ in range(6)]
+            assert [int(result.as_numpy("OUT")[0]) for result, _ in responses[:5]] == list(range(5))
+            assert responses[5][0].get_response().parameters["triton_final_response"].bool_param
             client.stop_stream()
 
     async def test_asyncio(self, host: Host) -> None:

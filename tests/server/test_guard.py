@@ -1,4 +1,4 @@
-"""The tests' own servers when the tests are killed."""
+"""The guard ends the servers of tests that were killed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import subprocess, sys, threading
 from tests.server.harness import Server
 
 def start():
-    return Server([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(3600)"], (0, 0, 0))
+    code = "import time; print('up', flush=True); time.sleep(3600)"
+    return Server([sys.executable, "-c", code], (0, 0, 0))
 
 ended, left = start(), start()
 starter = threading.Thread(target=lambda: servers.append(start()))

@@ -1,5 +1,5 @@
-"""The logging extension on both protocols: what is logged can be changed while the server runs,
-where to cannot."""
+"""The logging extension over both protocols: clients can change what is logged, but not the
+file."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def shown(settings: Any) -> dict[str, Any]:
 
 
 def lines_of_a_request(server: Server) -> list[str]:
-    """What the model logs in one request, by level; the error line is the last one of them that is
-    always there."""
+    """Sends a request to a model that logs a line per level. Returns these lines. Waits for the
+    error line, the last one that is always logged."""
     since = len(server.lines)
     tensor = http_client.InferInput("AMOUNT", [1], "FP64")
     tensor.set_data_from_numpy(np.array([1.0]))
@@ -66,11 +66,11 @@ def lines_of_a_request(server: Server) -> list[str]:
     return [line for line in server.lines[since:] if "observed" in line]
 
 
-def test_the_defaults(client: Any) -> None:
+def test_default_settings(client: Any) -> None:
     assert shown(client.get_log_settings()) == DEFAULTS
 
 
-def test_levels_can_be_switched(client: Any, server: Server) -> None:
+def test_turns_levels_off_and_on(client: Any, server: Server) -> None:
     assert any("level info" in line for line in lines_of_a_request(server))
     assert shown(client.update_log_settings({"log_info": False, "log_warning": False})) == {
         **DEFAULTS,
@@ -83,7 +83,7 @@ def test_levels_can_be_switched(client: Any, server: Server) -> None:
     assert any("level info" in line for line in lines_of_a_request(server))
 
 
-def test_verbose_lines(client: Any, server: Server) -> None:
+def test_turns_verbose_lines_on(client: Any, server: Server) -> None:
     assert not any("level verbose" in line for line in lines_of_a_request(server))
     assert shown(client.update_log_settings({"log_verbose_level": 1}))["log_verbose_level"] == 1
     since = len(server.lines)
@@ -91,12 +91,12 @@ def test_verbose_lines(client: Any, server: Server) -> None:
     server.wait_for_line("observed at level verbose", since=since)
 
 
-def test_the_format(client: Any, server: Server) -> None:
+def test_changes_the_format(client: Any, server: Server) -> None:
     client.update_log_settings({"log_format": "ISO8601"})
     assert all(line[4] == "-" and line[10] == "T" for line in lines_of_a_request(server))
 
 
-def test_the_file_cannot_be_changed(client: Any, tmp_path: Path) -> None:
+def test_rejects_a_change_of_the_file(client: Any, tmp_path: Path) -> None:
     target = tmp_path / "written.log"
     with pytest.raises(
         InferenceServerException,
@@ -107,14 +107,14 @@ def test_the_file_cannot_be_changed(client: Any, tmp_path: Path) -> None:
     assert shown(client.get_log_settings())["log_file"] == ""
 
 
-def test_a_refused_update_changes_nothing(client: Any) -> None:
+def test_a_rejected_update_changes_nothing(client: Any) -> None:
     with pytest.raises(InferenceServerException, match="got: strange"):
         client.update_log_settings({"log_info": False, "log_format": "strange"})
     assert shown(client.get_log_settings()) == DEFAULTS
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "words"),
+    ("body", "status", "message"),
     [
         ({"log_info": "x"}, 500, "attempt to access JSON non-boolean as boolean"),
         ({"log_error": 3}, 500, "attempt to access JSON non-boolean as boolean"),
@@ -138,18 +138,20 @@ def test_a_refused_update_changes_nothing(client: Any) -> None:
         ),
     ],
 )
-def test_words_of_http(server: Server, body: Any, status: int, words: str) -> None:
-    answer = server.post("/v2/logging", body)
-    assert (answer[0], json.loads(answer[1])["error"]) == (status, words)
+def test_rejects_wrong_values_over_http(
+    server: Server, body: Any, status: int, message: str
+) -> None:
+    response = server.post("/v2/logging", body)
+    assert (response[0], json.loads(response[1])["error"]) == (status, message)
 
 
 @pytest.mark.parametrize("body", [{}, {"nosuch": 1}, {"log_info": None}, [], "text"])
-def test_what_is_passed_over(server: Server, body: Any) -> None:
+def test_ignores_unknown_settings(server: Server, body: Any) -> None:
     assert json.loads(server.post("/v2/logging", body)[1]) == DEFAULTS
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"log_info": 1}, "expect boolean for 'log_info'"),
         ({"log_verbose_level": True}, "expect int32 for 'log_verbose_level'"),
@@ -158,13 +160,15 @@ def test_what_is_passed_over(server: Server, body: Any) -> None:
         ({"log_format": "x"}, "invalid argument for log_format, got: x"),
     ],
 )
-def test_words_of_grpc(server: Server, settings: dict[str, Any], words: str) -> None:
+def test_rejects_wrong_values_over_grpc(
+    server: Server, settings: dict[str, Any], message: str
+) -> None:
     kinds = {bool: "bool_param", int: "uint32_param", str: "string_param"}
     request = grpc_client.service_pb2.LogSettingsRequest()
     for name, value in settings.items():
         setattr(request.settings[name], kinds[type(value)], value)
     with (
         grpc_client.InferenceServerClient(server.grpc) as client,
-        pytest.raises(Exception, match=words),
+        pytest.raises(Exception, match=message),
     ):
         client._client_stub.LogSettings(request)

@@ -1,5 +1,5 @@
-"""Memory does not grow with the number of requests. The long version of this is `make soak`
-(bench/memory.py)."""
+"""The memory of the server does not grow with the number of requests. `make soak` (bench/memory.py)
+is the long version."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def anonymous_bytes(server: Server) -> int:
     return memory_bytes(server.pid)["Anonymous"]
 
 
-def test_small_requests_leave_nothing_behind(server: Server) -> None:
+def test_small_requests_do_not_leak_memory(server: Server) -> None:
     send_many(server.http_port, small_request(), 2000)
     before = anonymous_bytes(server)
     send_many(server.http_port, small_request(), 20000)
     assert anonymous_bytes(server) - before < ALLOWED_BYTES
 
 
-def test_small_grpc_requests_leave_nothing_behind(server: Server) -> None:
+def test_small_grpc_requests_do_not_leak_memory(server: Server) -> None:
     message = grpc_request("add_sub", [1, 16], ["INPUT0", "INPUT1"])
     send_grpc(server, message, 500, 32)
     before = anonymous_bytes(server)
@@ -42,8 +42,9 @@ def test_small_grpc_requests_leave_nothing_behind(server: Server) -> None:
     assert anonymous_bytes(server) - before < ALLOWED_BYTES
 
 
-def test_large_requests_leave_nothing_behind(server: Server) -> None:
-    """200 MiB in and out; what is kept for reuse is bounded by what was in flight at once."""
+def test_large_requests_do_not_leak_memory(server: Server) -> None:
+    """Sends and receives 200 MiB. The memory kept for reuse is limited by the requests in
+    flight."""
     request = large_request(MIB)
     message = grpc_request("identity_fp32", [MIB // 4], ["INPUT0"])
     send_many(server.http_port, request, 40, depth=1)
@@ -54,7 +55,7 @@ def test_large_requests_leave_nothing_behind(server: Server) -> None:
     assert memory_bytes(server.pid)["Pss"] - before < 2 * ALLOWED_BYTES
 
 
-def test_connections_leave_nothing_behind(server: Server) -> None:
+def test_connections_do_not_leak_descriptors(server: Server) -> None:
     def open_files() -> int:
         return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in process_tree(server.pid))
 

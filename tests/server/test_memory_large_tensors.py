@@ -1,5 +1,5 @@
-"""Tensors of 300 MB with a /dev/shm of 64 MB, as containers have it: over gRPC, and over HTTP when
-its limit is raised."""
+"""Tensors of 300 MB with a /dev/shm of 64 MB, as in containers: over gRPC, and over HTTP with a
+higher limit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def server(repositories: Path) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("module", [http_client, grpc_client], ids=["http", "grpc"])
-def test_300_megabytes_pass(server: Server, module: ModuleType) -> None:
+def test_tensors_of_300_megabytes(server: Server, module: ModuleType) -> None:
     statistics = os.statvfs(f"/proc/{server.pid}/root/dev/shm")
     assert statistics.f_blocks * statistics.f_frsize <= 64 << 20
     array = np.arange(NUM_VALUES, dtype=np.float32)

@@ -1,5 +1,8 @@
-"""Model control beyond single loads: overrides and attacks on them, dependents, many clients at
-once, loads from inside models, repositories side by side, retries, and what is left behind."""
+"""Model control beyond single loads, on a real server.
+
+The tests cover overrides and attacks with them, ensembles, many clients at once, loads from within
+models, several repositories, retries, and leaks.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Its temporary directory is its own, so that a test can see what is in it."""
+    """The server has its own temporary directory, so that a test can list its files."""
     environment = {"TMPDIR": str(tmp_path_factory.mktemp("tmp"))}
     with naiad([str(repository)], [EXPLICIT], environment) as one:
         one.environment = environment  # type: ignore[attr-defined]
@@ -86,10 +89,7 @@ def temporary_folder(server: Server) -> Path:
     return Path(server.environment["TMPDIR"])  # type: ignore[attr-defined]
 
 
-# Overrides.
-
-
-def test_files_of_a_request_are_the_whole_model(
+def test_files_of_a_request_replace_the_whole_model(
     control: Control, server: Server, repository: Path
 ) -> None:
     write_model(repository, "m", "disk")
@@ -105,7 +105,7 @@ def test_files_of_a_request_are_the_whole_model(
     assert control.word("m") == "disk"
 
 
-def test_files_outlive_a_crash_of_the_worker(
+def test_files_of_a_request_survive_a_crash_of_the_worker(
     control: Control, server: Server, repository: Path
 ) -> None:
     write_model(repository, "m", "disk")
@@ -116,7 +116,7 @@ def test_files_outlive_a_crash_of_the_worker(
     assert control.word("m") == "override"
 
 
-def test_a_model_that_is_nowhere_may_come_with_a_request(control: Control) -> None:
+def test_a_request_can_contain_a_model_of_no_repository(control: Control) -> None:
     assert control.load("fresh", **override()) == (200, "")
     assert control.word("fresh") == "override"
     assert control.index("fresh") == [("fresh", "1", "READY", "")]
@@ -129,28 +129,27 @@ def test_a_model_that_is_nowhere_may_come_with_a_request(control: Control) -> No
 @pytest.mark.parametrize(
     "path",
     [
-        "../evil", "../../evil", "1/../../evil", "1/../../../../../../tmp/evil", "/tmp/naiad-evil", "//tmp/naiad-evil", "..", ".", "", "1/",
-        "1\\..\\..\\evil", "..\\evil", "C:\\evil", "1/mo\0del.py", "1/mo\ndel.py", "n" * 300, "d/" * 600 + "f",
+        "../evil", "../../evil", "1/../../evil", "1/../../../../../../tmp/evil", "/tmp/naiad-evil",
+        "//tmp/naiad-evil", "..", ".", "", "1/", "1\\..\\..\\evil", "..\\evil", "C:\\evil",
+        "1/mo\0del.py", "1/mo\ndel.py", "n" * 300, "d/" * 600 + "f",
     ],
 )  # fmt: skip
-def test_a_path_that_leaves_the_model_is_refused(
+def test_rejects_a_path_outside_of_the_model(
     control: Control, server: Server, repository: Path, path: str
 ) -> None:
     write_model(repository, "m", "disk")
     control.load("m")
-    status, words = control.load("m", **override(path, "evil"))
-    assert (
-        status,
-        words.startswith("Invalid file parameter 'file:") or "Unable to parse" in words,
-    ) == (400, True), words
+    status, message = control.load("m", **override(path, "evil"))
+    assert status == 400
+    assert message.startswith("Invalid file parameter 'file:") or "Unable to parse" in message
     assert control.word("m") == "disk"
     assert list(temporary_folder(server).iterdir()) == []
     assert not Path("/tmp/naiad-evil").exists()
     assert not Path("/tmp/evil").exists()
 
 
-def test_a_link_cannot_be_planted(control: Control, repository: Path, tmp_path: Path) -> None:
-    """The model's own directory is not written to, so what a link there points to is safe."""
+def test_does_not_write_through_a_link(control: Control, repository: Path, tmp_path: Path) -> None:
+    """The model's own directory is not written, so the target of a link in it does not change."""
     folder = write_model(repository, "m", "disk")
     (tmp_path / "outside").mkdir()
     (folder / "link").symlink_to(tmp_path / "outside")
@@ -213,7 +212,9 @@ def test_a_bad_override_changes_nothing(
     ],
 )
 @pytest.mark.parametrize("action", ["load", "unload", "infer", "config", "ready"])
-def test_odd_names_do_no_harm(control: Control, server: Server, action: str, name: str) -> None:
+def test_survives_unusual_model_names(
+    control: Control, server: Server, action: str, name: str
+) -> None:
     requests: dict[str, Callable[[], tuple[int, str]]] = {
         "load": lambda: control.load(name),
         "unload": lambda: control.unload(name),
@@ -226,10 +227,7 @@ def test_odd_names_do_no_harm(control: Control, server: Server, action: str, nam
     assert server.is_ready()
 
 
-# Ensembles.
-
-
-def test_parts_come_with_an_ensemble_and_go_when_nobody_needs_them(
+def test_loads_and_unloads_steps_with_their_ensembles(
     control: Control, server: Server, repository: Path
 ) -> None:
     write_model(repository, "part")
@@ -240,16 +238,16 @@ def test_parts_come_with_an_ensemble_and_go_when_nobody_needs_them(
     assert control.load("other") == (200, "")
     assert set(states(control).values()) == {("READY", "")}
     control.unload("outer", unload_dependents=True)
-    found = states(control)
-    assert (found["part"], found["other"]) == (("READY", ""), ("READY", ""))
-    assert (found["inner"], found["outer"]) == (UNLOADED, UNLOADED)
+    after = states(control)
+    assert (after["part"], after["other"]) == (("READY", ""), ("READY", ""))
+    assert (after["inner"], after["outer"]) == (UNLOADED, UNLOADED)
     since = len(server.lines)
     control.unload("other", unload_dependents=True)
     wait_unloaded(server, "part", since)
     assert set(states(control).values()) == {UNLOADED}
 
 
-def test_a_part_that_was_asked_for_by_name_stays(control: Control, repository: Path) -> None:
+def test_does_not_unload_a_step_that_was_loaded_by_name(control: Control, repository: Path) -> None:
     write_model(repository, "part")
     write_ensemble(repository, "ensemble", "part")
     control.load("part")
@@ -258,7 +256,7 @@ def test_a_part_that_was_asked_for_by_name_stays(control: Control, repository: P
     assert states(control) == {"part": ("READY", ""), "ensemble": UNLOADED}
 
 
-def test_ensembles_go_with_a_part_and_return_with_it(
+def test_unloads_and_restores_ensembles_with_a_step(
     control: Control, server: Server, repository: Path
 ) -> None:
     write_model(repository, "part", "first")
@@ -269,40 +267,39 @@ def test_ensembles_go_with_a_part_and_return_with_it(
     control.unload("part")
     wait_unloaded(server, "part", since)
     assert set(states(control).values()) == {UNLOADED}
-    assert server.is_ready(), "nothing is missing that was not unloaded on purpose"
+    assert server.is_ready(), "models that a client has unloaded do not count"
     write_model(repository, "part", "second")
     assert control.load("part") == (200, "")
     assert control.word("outer") == "second"
 
 
-def test_an_ensemble_says_what_is_wrong_with_its_part(control: Control, repository: Path) -> None:
+def test_the_error_of_an_ensemble_names_its_step(control: Control, repository: Path) -> None:
     write_model(repository, "part", initialize="raise ValueError('no weights')")
     write_ensemble(repository, "unfit", "part")
-    status, words = control.load("unfit")
+    status, message = control.load("unfit")
     assert status == 400
-    assert words.startswith(
-        "load failed for model 'unfit': ensemble 'unfit' depends on 'part' which has no loaded version. Model 'part' loading failed "
-        "with error: version 1 is at UNAVAILABLE state: Internal: ValueError: no weights"
+    assert message.startswith(
+        "load failed for model 'unfit': ensemble 'unfit' depends on 'part' which has no loaded "
+        "version. Model 'part' loading failed with error: version 1 is at UNAVAILABLE state: "
+        "Internal: ValueError: no weights"
     )
     assert control.index("unfit") == [("unfit", "", "", "")]
     write_ensemble(repository, "lonely", "nowhere")
     assert control.load("lonely") == (
         400,
-        "load failed for model 'lonely': ensemble lonely contains models that are not available or ambiguous: nowhere\n",
+        "load failed for model 'lonely': ensemble lonely contains models that are not available "
+        "or ambiguous: nowhere\n",
     )
     write_ensemble(repository, "round", "about")
     write_ensemble(repository, "about", "round")
-    status, words = control.load("round")
+    status, message = control.load("round")
     assert (
         status,
-        "circular dependency between ensembles: round -> ... -> about -> round" in words,
+        "circular dependency between ensembles: round -> ... -> about -> round" in message,
     ) == (400, True)
     write_model(repository, "part", "good")
     assert control.load("part") == (200, "")
-    assert control.word("unfit") == "good", "it was wanted, and waited for its part"
-
-
-# Many at once.
+    assert control.word("unfit") == "good", "the ensemble is loaded as soon as its step is"
 
 
 def test_twenty_clients_load_and_unload_the_same_model(
@@ -335,14 +332,12 @@ def test_an_unload_waits_for_the_load_before_it(
             since = len(server.lines)
             unloading = pool.submit(control.unload, "slow")
             write_model(repository, "quick")
-            assert control.load("quick") == (200, ""), "others need not wait"
+            assert control.load("quick") == (200, ""), "other models do not wait"
             assert not unloading.done()
         assert (loading.result(), unloading.result()) == ((200, ""), (200, ""))
     wait_unloaded(server, "slow", since)
     assert states(control, "slow") == {"slow": UNLOADED}
 
-
-# Loads from inside models.
 
 CALLER = """
 import os
@@ -361,7 +356,8 @@ class TritonPythonModel:
             word = "done"
         except pb_utils.TritonModelException as error:
             word = "error " + str(error)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("WORD", np.array([word], dtype=np.object_))]) for _ in requests]
+        output = pb_utils.Tensor("WORD", np.array([word], dtype=np.object_))
+        return [pb_utils.InferenceResponse([output]) for _ in requests]
 """
 
 
@@ -372,11 +368,12 @@ def write_caller(
     put(repository / name / "1" / "model.py", CALLER.format(initialize=initialize, execute=execute))
 
 
-def test_a_model_loads_and_unloads_another_while_it_serves(
-    control: Control, repository: Path
-) -> None:
+def test_a_model_loads_and_unloads_another_in_execute(control: Control, repository: Path) -> None:
     write_model(repository, "target")
-    actions = "pb_utils.load_model('target'); assert pb_utils.is_model_ready('target'); pb_utils.unload_model('target')"
+    actions = (
+        "pb_utils.load_model('target'); assert pb_utils.is_model_ready('target'); "
+        "pb_utils.unload_model('target')"
+    )
     write_caller(repository, "caller", execute=actions)
     control.load("caller")
     assert control.word("caller") == "done"
@@ -396,7 +393,8 @@ def test_a_model_loads_with_files(control: Control, repository: Path) -> None:
 
 
 def test_a_model_loads_another_from_initialize(tmp_path: Path) -> None:
-    """Also when only one model may load at a time: the second is part of loading the first."""
+    """This also works if only one model may load at a time, because the second load is part of the
+    first."""
     write_model(tmp_path, "target")
     write_caller(tmp_path, "caller", initialize="pb_utils.load_model('target')")
     with naiad([str(tmp_path)], [EXPLICIT, "--model-load-thread-count=1"]) as server:
@@ -406,19 +404,20 @@ def test_a_model_loads_another_from_initialize(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [("one", "one"), ("other", "one")])
-def test_a_load_that_would_wait_for_itself_is_refused(
+def test_rejects_a_load_that_would_wait_for_itself(
     control: Control, repository: Path, one: str, other: str
 ) -> None:
     write_caller(repository, "one", initialize=f"pb_utils.load_model({one!r})")
     write_caller(repository, "other", initialize=f"pb_utils.load_model({other!r})")
-    status, words = control.load("one")
+    status, message = control.load("one")
     assert status == 400
     assert (
-        "a related model 'one' to a load/unload request is currently loading or unloading" in words
+        "a related model 'one' to a load/unload request is currently loading or unloading"
+        in message
     )
 
 
-def test_a_model_that_reloads_itself_although_there_is_no_room(
+def test_rejects_a_model_that_reloads_itself_but_cannot_be_loaded_twice(
     control: Control, repository: Path
 ) -> None:
     parameter = 'parameters { key: "UNLOAD_BEFORE_RELOAD" value { string_value: "true" } }'
@@ -429,9 +428,6 @@ def test_a_model_that_reloads_itself_although_there_is_no_room(
         "a related model 'm' to a load/unload request is currently loading" in control.infer("m")[1]
     )
     assert control.load("m") == (200, "")
-
-
-# Several repositories.
 
 
 def test_a_model_in_two_repositories_is_not_served(tmp_path: Path) -> None:
@@ -457,7 +453,7 @@ def test_a_model_in_two_repositories_is_not_served(tmp_path: Path) -> None:
         )
 
 
-def test_namespaces(tmp_path: Path) -> None:
+def test_namespaces_separate_models_of_the_same_name(tmp_path: Path) -> None:
     stores = [tmp_path / "1", tmp_path / "2"]
     for store in stores:
         write_model(store, "twice", store.name)
@@ -479,7 +475,8 @@ def test_namespaces(tmp_path: Path) -> None:
         assert {row[2] for row in control.index()} == {"READY"}
         assert control.infer("twice") == (
             400,
-            "There are 2 identifiers of model 'twice' in global map, model namespace must be provided to resolve ambiguity.",
+            "There are 2 identifiers of model 'twice' in global map, model namespace must be "
+            "provided to resolve ambiguity.",
         )
         assert [control.word(name) for name in ("ensemble1", "ensemble2", "far")] == [
             "1",
@@ -500,10 +497,7 @@ def test_namespaces(tmp_path: Path) -> None:
         assert control.word("twice") == "2"
 
 
-# The start.
-
-
-def test_the_wildcard_must_stand_alone(tmp_path: Path) -> None:
+def test_rejects_a_wildcard_with_other_startup_models(tmp_path: Path) -> None:
     server = launch_naiad([str(tmp_path)], [EXPLICIT, "--load-model=*", "--load-model=m"])
     with pytest.raises(ServerFailedError):
         server.wait_started()
@@ -514,24 +508,27 @@ def test_the_wildcard_must_stand_alone(tmp_path: Path) -> None:
     )
 
 
-def test_only_the_startup_models_are_loaded(tmp_path: Path) -> None:
+def test_loads_only_the_startup_models(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_model(tmp_path, name)
     with naiad([str(tmp_path)], [EXPLICIT, "--load-model=a"]) as server:
         assert Control(server).index() == [("a", "1", "READY", ""), ("b", "", "", "")]
 
 
-def test_a_failed_load_is_tried_again(tmp_path: Path) -> None:
+def test_retries_a_failed_load(tmp_path: Path) -> None:
     attempts = tmp_path / "attempts"
     attempts.mkdir()
-    fail = f"os.mkdir(os.path.join({str(attempts)!r}, str(len(os.listdir({str(attempts)!r}))))); assert len(os.listdir({str(attempts)!r})) > 2"
+    fail = (
+        f"folder = {str(attempts)!r}; os.mkdir(f'{{folder}}/{{len(os.listdir(folder))}}'); "
+        "assert len(os.listdir(folder)) > 2"
+    )
     write_model(tmp_path / "models", "m", initialize=fail)
     with naiad([str(tmp_path / "models")], ["--model-load-retry-count=2"]) as server:
         assert Control(server).word("m") == "m"
         assert len(list(attempts.iterdir())) == 3
 
 
-def test_sigterm_while_models_load_is_a_clean_end(tmp_path: Path) -> None:
+def test_exits_cleanly_on_sigterm_while_models_load(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     write_model(tmp_path / "models", "slow", initialize=f"open({str(fifo)!r}).read()")
@@ -548,7 +545,7 @@ def test_sigterm_while_models_load_is_a_clean_end(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_leftovers_of_a_killed_server_are_removed_by_the_next(tmp_path: Path) -> None:
+def test_removes_the_files_of_a_killed_server(tmp_path: Path) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     (tmp_path / "models").mkdir()
@@ -561,17 +558,14 @@ def test_leftovers_of_a_killed_server_are_removed_by_the_next(tmp_path: Path) ->
     killed.stop()
     stranger = Path(tempfile.mkdtemp(dir=temporary, prefix=f"naiad-model-{os.getpid()}-"))
     with naiad([str(tmp_path / "models")], [EXPLICIT], environment):
-        assert list(temporary.iterdir()) == [stranger], "of a process that lives"
-
-
-# What is left behind.
+        assert list(temporary.iterdir()) == [stranger], "the folder of a living process stays"
 
 
 @pytest.mark.parametrize(
     "initialize",
     ["self.weights = np.ones(4_000_000)", "x = np.ones(4_000_000); raise ValueError('no')"],
 )
-def test_fifty_cycles_leave_nothing_behind(
+def test_fifty_loads_and_unloads_leak_nothing(
     control: Control, server: Server, repository: Path, initialize: str
 ) -> None:
     write_model(repository, "m", initialize=initialize)

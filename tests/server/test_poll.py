@@ -1,5 +1,5 @@
-"""Poll mode with a real server: additions, changes and removals are followed, and nothing that is
-wrong ends the polling."""
+"""Poll mode on a real server: it follows additions, changes and removals, and errors do not stop
+it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from tests.server.model_folder import Control, model_code, put, write_ensemble, 
 
 
 class Polled:
-    """A repository that a server polls. Each step waits for what the server says about it, and
-    changes one file of a model that is there: the server may look between two changes."""
+    """A repository that a server polls. Each step changes only one file of an existing model,
+    because the server may poll between two changes, and waits for the lines that the server
+    logs."""
 
     def __init__(self, server: Server, repository: Path) -> None:
         self.server = server
@@ -24,10 +25,10 @@ class Polled:
         self.control = Control(server)
         self._since = len(server.lines)
 
-    def wait_for(self, *words: str) -> None:
-        """In the lines since the last step."""
-        for pattern in words:
-            self.server.wait_for_line(re.escape(pattern), since=self._since)
+    def wait_for(self, *texts: str) -> None:
+        """Waits for these texts in the lines since the last step."""
+        for text in texts:
+            self.server.wait_for_line(re.escape(text), since=self._since)
         self._since = len(self.server.lines)
 
 
@@ -41,8 +42,8 @@ def polled(tmp_path: Path) -> Iterator[Polled]:
         yield Polled(server, tmp_path)
 
 
-def test_a_repository_in_motion(polled: Polled) -> None:
-    """One story, because each step takes two looks."""
+def test_follows_changes_of_the_repository(polled: Polled) -> None:
+    """All steps are in one test, because each step takes two polls."""
     control, repository = polled.control, polled.repository
     pid = control.pid("bystander")
     assert control.load("m") == (
@@ -66,7 +67,9 @@ def test_a_repository_in_motion(polled: Polled) -> None:
         "failed to load 'm' version 1: Internal: SyntaxError",
         "Poll failed for model directory 'new'",
     )
-    assert (control.word("new"), control.word("m")) == ("new", "second"), "what serves goes on"
+    assert (control.word("new"), control.word("m")) == ("new", "second"), (
+        "the old models still serve"
+    )
     assert polled.server.is_ready()
 
     put(repository / "m" / "1" / "model.py", model_code("third"))
@@ -92,7 +95,7 @@ def test_a_repository_in_motion(polled: Polled) -> None:
     elsewhere = repository.with_name("elsewhere")
     repository.rename(elsewhere)
     polled.wait_for("failed to poll the model repositories")
-    assert control.word("m") == "third", "a repository that is not there is no empty repository"
+    assert control.word("m") == "third", "a missing repository is not an empty repository"
     elsewhere.rename(repository)
     put(repository / "m" / "1" / "model.py", model_code("fourth"))
     polled.wait_for("successfully loaded 'm' version 1")
@@ -100,7 +103,7 @@ def test_a_repository_in_motion(polled: Polled) -> None:
     assert control.pid("bystander") == pid
 
 
-def test_a_model_that_failed_at_the_start_is_tried_again(tmp_path: Path) -> None:
+def test_retries_a_model_that_failed_at_the_start(tmp_path: Path) -> None:
     flag = tmp_path / "flag"
     write_model(tmp_path / "models", "m", initialize=f"open({str(flag)!r})")
     flags = ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-on-error=false"]

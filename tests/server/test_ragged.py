@@ -1,5 +1,5 @@
-"""Ragged batches on a real server: requests of different sizes in one run of an ONNX model, told
-apart by batch_input."""
+"""Ragged batches on a real server: an ONNX model executes requests of different sizes together, and
+batch_input separates them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tests.server.harness import Server, naiad
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install naiad[onnx])")
 
-# Leaves the queue only when three have come.
 CONFIG = """
 max_batch_size: 3
 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]
@@ -30,13 +29,15 @@ output [
 ]
 batch_input [
   { kind: BATCH_ELEMENT_COUNT target_name: "counts" data_type: TYPE_INT32 source_input: "x" },
-  { kind: BATCH_ACCUMULATED_ELEMENT_COUNT target_name: "ends" data_type: TYPE_FP32 source_input: "x" },
+  { kind: BATCH_ACCUMULATED_ELEMENT_COUNT
+    target_name: "ends" data_type: TYPE_FP32 source_input: "x" },
   { kind: BATCH_ITEM_SHAPE target_name: "shapes" data_type: TYPE_INT32 source_input: "x" }
 ]
 batch_output [ { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "double" source_input: "x" } ]
 dynamic_batching { preferred_batch_size: [ 3 ] max_queue_delay_microseconds: 20000000 }
 instance_group [ { kind: KIND_CPU count: 1 } ]
 """
+"""A batch starts only when it has three requests."""
 
 
 def model() -> bytes:
@@ -76,13 +77,13 @@ def tensor(values: list[float]) -> grpc_client.InferInput:
     return made
 
 
-def test_requests_of_different_sizes_share_a_run(server: Server) -> None:
-    """One stream, so the server has them in this order."""
+def test_requests_of_different_sizes_share_a_batch(server: Server) -> None:
+    """The requests are sent on one stream, so the server receives them in this order."""
     sent = {"a": [1.0, 2.0, 3.0], "b": [4.0], "c": [5.0, 6.0]}
-    answers: dict[str, Any] = {}
+    responses: dict[str, Any] = {}
     with grpc_client.InferenceServerClient(server.grpc) as client:
         client.start_stream(
-            lambda result, error: answers.update(
+            lambda result, error: responses.update(
                 {result.get_response().id: result} if error is None else {"error": error}
             )
         )
@@ -91,7 +92,7 @@ def test_requests_of_different_sizes_share_a_run(server: Server) -> None:
         client.stop_stream()
     got = {
         id: {
-            name: answers[id].as_numpy(name).tolist()
+            name: responses[id].as_numpy(name).tolist()
             for name in ("double", "count", "end", "shape")
         }
         for id in sent

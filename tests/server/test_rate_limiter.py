@@ -1,5 +1,5 @@
-"""The rate limiter on a real server: the genuine Triton's transcripts, the order of those who wait,
-a worker that dies meanwhile."""
+"""The rate limiter on a real server: the genuine Triton's transcripts, the order of waiting
+requests, and a worker that dies."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def scene(limited: tuple[Server, str]) -> Iterator[Scene]:
 
 
 @pytest.mark.parametrize("name", list(SUITE.scenarios))
-def test_as_the_genuine_triton(limited: tuple[Server, str], name: str) -> None:
+def test_behaves_like_the_genuine_triton(limited: tuple[Server, str], name: str) -> None:
     assert play(*limited, SUITE, name) == GOLDEN[name]
 
 
-def test_who_needs_none_of_it_goes_on(scene: Scene) -> None:
-    """Under Triton it waits behind the one that waits."""
+def test_a_model_without_resources_does_not_wait(scene: Scene) -> None:
+    """In Triton, this request waits behind the one that waits for resources."""
     gate = scene.gate()
     scene.send("holder", "limit_holder", x=1, go=gate, on="holder")
     gate.wait_entered()
@@ -47,17 +47,18 @@ def test_who_needs_none_of_it_goes_on(scene: Scene) -> None:
     assert scene.ask("free", "limit_free", x=3, on="free") == [{"Y": [4]}]
     assert scene.batches("limit_half") == []
     gate.open()
-    assert scene.answer("waits", "waits") == [{"Y": [3]}]
-    assert scene.answer("holder", "holder") == [{"Y": [2]}]
+    assert scene.response("waits", "waits") == [{"Y": [3]}]
+    assert scene.response("holder", "holder") == [{"Y": [2]}]
 
 
-def test_who_has_executed_least_counted_by_priority_goes_first(scene: Scene) -> None:
-    """Each has executed once: often stands at 2, seldom at 5."""
+def test_executions_weighted_by_priority_decide_the_order(scene: Scene) -> None:
+    """After one execution each, the model `often` has the value 2 and the model `seldom` has the
+    value 5."""
     often, seldom = "limit_often", "limit_seldom"
     assert rate_limiter.order(scene) == [often, often, seldom, often, seldom]
 
 
-def test_an_unload_lets_those_who_wait_for_resources_finish_and_takes_nothing_along(
+def test_an_unload_finishes_requests_that_wait_for_resources(
     scene: Scene,
 ) -> None:
     assert rate_limiter.comes_and_goes(scene) == [[{"Y": [3]}], [{"Y": [4]}]]
@@ -70,13 +71,13 @@ def worker_of(server: Server, name: str) -> int:
     return pid
 
 
-def test_a_worker_that_dies_gives_back_what_it_held(scene: Scene) -> None:
+def test_a_worker_that_dies_releases_its_resources(scene: Scene) -> None:
     gate = scene.gate()
     scene.send("holder", "limit_holder", x=1, go=gate, on="holder")
     gate.wait_entered()
     scene.send("waits", "limit_half", x=2, on="waits")
-    scene.submitted("waits")
+    scene.wait_submitted("waits")
     os.kill(worker_of(scene.server, "limit_holder_0_0"), signal.SIGKILL)
-    assert scene.answer("waits", "waits") == [{"Y": [3]}]
-    assert scene.answer("holder", "holder")[0] == "error"
+    assert scene.response("waits", "waits") == [{"Y": [3]}]
+    assert scene.response("holder", "holder")[0] == "error"
     gate.open()

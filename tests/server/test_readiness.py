@@ -1,5 +1,4 @@
-"""When a server says that it is ready: strict or not about failed models, and no longer while it
-drains."""
+"""Readiness of a server: strict or not about failed models, and while it drains."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ INPUTS = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2], "data"
 
 @pytest.fixture
 def repository(repositories: Path, tmp_path: Path) -> str:
-    """A model that serves and one that cannot be loaded."""
+    """A repository with a model that serves and one that cannot be loaded."""
     (tmp_path / "identity_fp32").symlink_to(repositories / "main" / "identity_fp32")
     (tmp_path / "initialize_raises").symlink_to(repositories / "faults" / "initialize_raises")
     return str(tmp_path)
@@ -39,7 +38,7 @@ def is_ready_by_grpc(server: Server) -> bool:
 
 
 @pytest.mark.parametrize("is_strict", [True, False])
-def test_a_failed_model(repository: str, is_strict: bool) -> None:
+def test_strict_readiness_depends_on_failed_models(repository: str, is_strict: bool) -> None:
     with naiad(
         [repository], ["--exit-on-error=false", f"--strict-readiness={is_strict}"]
     ) as server:
@@ -51,7 +50,9 @@ def test_a_failed_model(repository: str, is_strict: bool) -> None:
         assert server.post("/v2/models/identity_fp32/infer", INPUTS)[0] == 200
 
 
-def test_by_default_the_server_does_not_start(repository: str, launched: list[Server]) -> None:
+def test_does_not_start_with_a_failed_model_by_default(
+    repository: str, launched: list[Server]
+) -> None:
     launched.append(launch_naiad([repository]))
     assert launched[0].wait_exit() == 1
     assert any(
@@ -66,10 +67,11 @@ def small(repositories: Path, tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_a_draining_server_is_not_ready_and_still_answers(
+def test_a_draining_server_is_not_ready_but_still_serves(
     small: str, launched: list[Server]
 ) -> None:
-    """So that load balancers notice before anything is refused. A second signal ends the delay."""
+    """Load balancers can see that it is not ready before it rejects requests. A second signal ends
+    the delay."""
     launched.append(launch_naiad([small], ["--drain-delay-secs=600"]))
     server = launched[0].wait_started()
     assert server.is_ready()
@@ -84,7 +86,7 @@ def test_a_draining_server_is_not_ready_and_still_answers(
     assert server.wait_exit() == 1
 
 
-def test_the_delay_does_not_count_against_the_exit_timeout(
+def test_the_drain_delay_does_not_count_towards_the_exit_timeout(
     small: str, launched: list[Server]
 ) -> None:
     launched.append(launch_naiad([small], ["--drain-delay-secs=6.5", "--exit-timeout-secs=6"]))

@@ -1,8 +1,7 @@
-"""Restricted APIs and forwarded headers on a real server, both protocols.
+"""Restricted APIs and forwarded headers on a real server, over both protocols.
 
-Every route and every RPC that the server has is asked for, as its own tables list them: what is in
-none of the groups that can be restricted must be on a short list here, so that a new route cannot
-come in unguarded.
+The tests send a request to every route and every RPC in the server's own tables. Those that belong
+to no restricted group must be in a short list here, so that a new route cannot be unprotected.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from tests.fakes import FakeCore
 from tests.server.harness import Server, naiad
 
 OPEN_ROUTES = frozenset(("/v1", "/v1/anything"))
-"""Paths that no group guards: behind these is nothing but an error in OpenAI's form."""
+"""Paths that no group protects. They only return an error in OpenAI's format."""
 OPEN_RPCS = frozenset(
     f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
-    # tells what is in the public .proto files, and nothing of this server
     for version in ("v1", "v1alpha")
 )
+"""RPCs that no group protects. Reflection returns only the public .proto files."""
 
 EXPANSIONS = {
     r"(?:/versions/(?P<version>[0-9]+))?": ("", "/versions/1"),
@@ -51,15 +50,15 @@ EXPANSIONS = {
 }
 
 
-class Door(msgspec.Struct, frozen=True):
+class Entrance(msgspec.Struct, frozen=True):
     method: str
     path: str
     group: str
 
 
-def http_doors() -> list[Door]:
+def http_entrances() -> list[Entrance]:
     frontend = HttpFrontend(FakeCore(), HttpOptions())
-    doors = []
+    entrances = []
     for entry in frontend._entries():
         paths = [entry.pattern]
         for part, texts in EXPANSIONS.items():
@@ -70,38 +69,40 @@ def http_doors() -> list[Door]:
             ]
         for path in dict.fromkeys(paths):
             assert re.fullmatch(entry.pattern, path), (
-                f"this test does not know how to make a path of {entry.pattern}"
+                f"EXPANSIONS lacks an entry to make a path for {entry.pattern}"
             )
-            doors.append(Door(entry.method, path, entry.group))
-    return doors
+            entrances.append(Entrance(entry.method, path, entry.group))
+    return entrances
 
 
-def rpc_doors() -> list[Door]:
+def rpc_entrances() -> list[Entrance]:
     frontend = GrpcFrontend(FakeCore())
     groups = {name: group for group, names in PROTOCOLS.items() for name in names}
     return [
-        Door("", method.path, groups.get(method.path.rpartition("/")[2], ""))
+        Entrance("", method.path, groups.get(method.path.rpartition("/")[2], ""))
         for method in frontend._methods()
     ]
 
 
-HTTP_DOORS, RPC_DOORS = http_doors(), rpc_doors()
+HTTP_ENTRANCES, RPC_ENTRANCES = http_entrances(), rpc_entrances()
 
 
 def test_every_route_can_be_restricted() -> None:
     assert {
-        door.path for door in HTTP_DOORS if door.group not in RESTRICTED_CATEGORIES
+        entrance.path for entrance in HTTP_ENTRANCES if entrance.group not in RESTRICTED_CATEGORIES
     } == OPEN_ROUTES
 
 
 def test_every_rpc_can_be_restricted() -> None:
-    assert {door.path for door in RPC_DOORS if door.group not in RESTRICTED_CATEGORIES} == OPEN_RPCS
+    assert {
+        entrance.path for entrance in RPC_ENTRANCES if entrance.group not in RESTRICTED_CATEGORIES
+    } == OPEN_RPCS
     assert set(PROTOCOLS) == set(RESTRICTED_CATEGORIES)
 
 
 @pytest.fixture(scope="module")
 def server(repositories: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Each group has a key of its own."""
+    """Each group has its own key."""
     folder = tmp_path_factory.mktemp("repository")
     (folder / "request_info").symlink_to(repositories / "main" / "request_info")
     flags = []
@@ -114,48 +115,55 @@ def server(repositories: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield one
 
 
-def ask(server: Server, door: Door, headers: dict[str, str] | None = None) -> tuple[int, str]:
-    body = b"" if door.method == "POST" else None
+def ask(
+    server: Server, entrance: Entrance, headers: dict[str, str] | None = None
+) -> tuple[int, str]:
+    body = b"" if entrance.method == "POST" else None
     request = urllib.request.Request(
-        f"http://{server.http}{door.path}", body, headers or {}, method=door.method
+        f"http://{server.http}{entrance.path}", body, headers or {}, method=entrance.method
     )
     status, data = server.fetch(request)
     return status, data.decode()
 
 
 @pytest.mark.parametrize(
-    "door",
-    [door for door in HTTP_DOORS if not door.group],
-    ids=lambda door: f"{door.method} {door.path}",
+    "entrance",
+    [entrance for entrance in HTTP_ENTRANCES if not entrance.group],
+    ids=lambda entrance: f"{entrance.method} {entrance.path}",
 )
-def test_open_routes_lead_nowhere(server: Server, door: Door) -> None:
-    assert ask(server, door)[0] in (404, 405)
+def test_open_routes_return_an_error(server: Server, entrance: Entrance) -> None:
+    assert ask(server, entrance)[0] in (404, 405)
 
 
 @pytest.mark.parametrize(
-    "door",
-    [door for door in HTTP_DOORS if door.group],
-    ids=lambda door: f"{door.method} {door.path}",
+    "entrance",
+    [entrance for entrance in HTTP_ENTRANCES if entrance.group],
+    ids=lambda entrance: f"{entrance.method} {entrance.path}",
 )
-def test_routes(server: Server, door: Door) -> None:
-    refusal = (403, f'{{"error":"This API is restricted, expecting header \'key-{door.group}\'"}}')
-    assert ask(server, door) == refusal
-    assert ask(server, door, {f"key-{door.group}": "wrong"}) == refusal
-    assert ask(server, door, {f"key-{door.group}": ""}) == refusal
+def test_a_route_requires_the_key_of_its_group(server: Server, entrance: Entrance) -> None:
+    rejection = (
+        403,
+        f'{{"error":"This API is restricted, expecting header \'key-{entrance.group}\'"}}',
+    )
+    assert ask(server, entrance) == rejection
+    assert ask(server, entrance, {f"key-{entrance.group}": "wrong"}) == rejection
+    assert ask(server, entrance, {f"key-{entrance.group}": ""}) == rejection
     others = {
-        f"key-{group}": f"secret-{group}" for group in RESTRICTED_CATEGORIES if group != door.group
+        f"key-{group}": f"secret-{group}"
+        for group in RESTRICTED_CATEGORIES
+        if group != entrance.group
     }
-    assert ask(server, door, others) == refusal
-    assert ask(server, door, {f"KEY-{door.group}": f"secret-{door.group}"})[0] != 403
+    assert ask(server, entrance, others) == rejection
+    assert ask(server, entrance, {f"KEY-{entrance.group}": f"secret-{entrance.group}"})[0] != 403
 
 
 @pytest.mark.parametrize(
-    "door",
-    [door for door in HTTP_DOORS if door.group and door.method == "GET"],
-    ids=lambda door: door.path,
+    "entrance",
+    [entrance for entrance in HTTP_ENTRANCES if entrance.group and entrance.method == "GET"],
+    ids=lambda entrance: entrance.path,
 )
-def test_head_is_no_way_around(server: Server, door: Door) -> None:
-    assert ask(server, msgspec.structs.replace(door, method="HEAD"))[0] == 403
+def test_head_requires_the_key_too(server: Server, entrance: Entrance) -> None:
+    assert ask(server, msgspec.structs.replace(entrance, method="HEAD"))[0] == 403
 
 
 @pytest.mark.parametrize(
@@ -174,17 +182,19 @@ def test_head_is_no_way_around(server: Server, door: Door) -> None:
     ],
 )
 @pytest.mark.parametrize("host", ["x", "x/?", "x#", "user@x"])
-def test_other_spellings_are_no_way_around(server: Server, request_line: str, host: str) -> None:
-    """Refused, unknown or malformed: anything but the answer."""
+def test_other_spellings_of_a_path_do_not_bypass_the_key(
+    server: Server, request_line: str, host: str
+) -> None:
+    """A request may be rejected, unknown or malformed, but must not return the metadata."""
     with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as plain:
         plain.sendall(
             f"{request_line} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
         )
-        answer = b""
+        response = b""
         while piece := plain.recv(4096):
-            answer += piece
-    assert int(answer.split(b" ")[1]) in (400, 403, 404, 405)
-    assert b'"extensions"' not in answer
+            response += piece
+    assert int(response.split(b" ")[1]) in (400, 403, 404, 405)
+    assert b'"extensions"' not in response
 
 
 def call(
@@ -204,32 +214,34 @@ def call(
 
 
 @pytest.mark.parametrize(
-    "door", [door for door in RPC_DOORS if door.group], ids=lambda door: door.path
+    "entrance",
+    [entrance for entrance in RPC_ENTRANCES if entrance.group],
+    ids=lambda entrance: entrance.path,
 )
-def test_rpcs(server: Server, door: Door) -> None:
-    header = f"triton-grpc-protocol-key-{door.group}"
-    refusal = (
+def test_an_rpc_requires_the_key_of_its_group(server: Server, entrance: Entrance) -> None:
+    header = f"triton-grpc-protocol-key-{entrance.group}"
+    rejection = (
         grpc.StatusCode.UNAVAILABLE,
         f"This protocol is restricted, expecting header '{header}'",
     )
     with grpc.insecure_channel(server.grpc) as channel:
-        assert call(channel, door.path) == refusal
-        assert call(channel, door.path, {header: "wrong"}) == refusal
-        assert call(channel, door.path, {f"key-{door.group}": f"secret-{door.group}"}) == refusal
+        assert call(channel, entrance.path) == rejection
+        assert call(channel, entrance.path, {header: "wrong"}) == rejection
+        assert (
+            call(channel, entrance.path, {f"key-{entrance.group}": f"secret-{entrance.group}"})
+            == rejection
+        )
         others = {
             f"triton-grpc-protocol-key-{group}": f"secret-{group}"
             for group in RESTRICTED_CATEGORIES
-            if group != door.group
+            if group != entrance.group
         }
-        assert call(channel, door.path, others) == refusal
-        assert call(channel, door.path, {header: f"secret-{door.group}"})[1] != refusal[1]
+        assert call(channel, entrance.path, others) == rejection
+        assert call(channel, entrance.path, {header: f"secret-{entrance.group}"})[1] != rejection[1]
 
 
 def test_secrets_are_not_in_the_log(server: Server) -> None:
     assert [line for line in server.lines if "secret-" in line] == []
-
-
-# Forwarded headers.
 
 
 @pytest.fixture(scope="module")
@@ -249,18 +261,14 @@ def parameters_seen(
 ) -> dict[str, Any]:
     tensor = module.InferInput("ANY", [1], "INT32")
     tensor.set_data_from_numpy(np.array([1], np.int32))
-    facts = [
-        fact.decode()
-        for fact in client.infer("request_info", [tensor], headers=headers, **more).as_numpy(
-            "FACTS"
-        )
-    ]
+    result = client.infer("request_info", [tensor], headers=headers, **more)
+    facts = [fact.decode() for fact in result.as_numpy("FACTS")]
     (line,) = (fact for fact in facts if fact.startswith("parameters="))
-    found: dict[str, Any] = json.loads(line.removeprefix("parameters="))
-    return found
+    parameters: dict[str, Any] = json.loads(line.removeprefix("parameters="))
+    return parameters
 
 
-def test_forwarded_over_http(forwarding: Server) -> None:
+def test_forwards_headers_over_http(forwarding: Server) -> None:
     with http_client.InferenceServerClient(forwarding.http) as client:
         seen = parameters_seen(
             http_client,
@@ -272,7 +280,7 @@ def test_forwarded_over_http(forwarding: Server) -> None:
         assert parameters_seen(http_client, client, {}) == {}
 
 
-def test_forwarded_over_grpc(forwarding: Server) -> None:
+def test_forwards_headers_over_grpc(forwarding: Server) -> None:
     with grpc_client.InferenceServerClient(forwarding.grpc) as client:
         seen = parameters_seen(
             grpc_client, client, {"my-header": "one", "not-mine": "three"}, parameters={"own": 4}
@@ -281,15 +289,15 @@ def test_forwarded_over_grpc(forwarding: Server) -> None:
 
 
 @pytest.mark.parametrize("name", ["triton_final_response", "sequence_id"])
-def test_names_that_triton_keeps_for_itself(forwarding: Server, name: str) -> None:
-    words = f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
+def test_rejects_headers_with_reserved_names(forwarding: Server, name: str) -> None:
+    message = f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
     with (
         http_client.InferenceServerClient(forwarding.http) as client,
-        pytest.raises(InferenceServerException, match=words),
+        pytest.raises(InferenceServerException, match=message),
     ):
         parameters_seen(http_client, client, {name: "1"})
     with (
         grpc_client.InferenceServerClient(forwarding.grpc) as client,
-        pytest.raises(InferenceServerException, match=words),
+        pytest.raises(InferenceServerException, match=message),
     ):
         parameters_seen(grpc_client, client, {name: "1"})

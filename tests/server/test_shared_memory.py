@@ -493,7 +493,7 @@ class TestInFlight:
                 memory.name
             ]
             gate.open()
-            assert call.answer()[0] == 200
+            assert call.response()[0] == 200
             eventually(
                 lambda: client.get_system_shared_memory_status() == [], "the region is released"
             )
@@ -517,7 +517,7 @@ class TestInFlight:
             call = HttpCall(server, "/v2/models/gate_plain/infer", body)
             gate.wait_entered()
             client.unregister_system_shared_memory(memory.name)
-            call.hang_up()
+            call.disconnect()
             gate.open()
             eventually(
                 lambda: client.get_system_shared_memory_status() == [], "the region is released"

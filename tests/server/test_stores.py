@@ -1,5 +1,5 @@
-"""A server whose repository is far away: served, reloaded, polled, and served on when the store is
-gone."""
+"""A server with a remote repository: it loads, reloads and polls models, and serves them while the
+store is unreachable."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ def upload(s3: S3Server, folder: Path, bucket: str = "models", prefix: str = "re
     s3.upload(bucket, folder, prefix)
 
 
-def test_a_repository_in_s3(s3: S3Server, environment: dict[str, str], tmp_path: Path) -> None:
-    """Served, changed, loaded again; then the store goes, and everything goes on; then the server
-    starts without it."""
+def test_serves_a_repository_in_s3(
+    s3: S3Server, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Serves a model and reloads it after a change. Then the store stops: the server continues to
+    serve, and starts again without it."""
     models = tmp_path / "models"
     write_model(models, "m", "first")
     write_model(models, "bystander")
@@ -70,7 +72,9 @@ def test_a_repository_in_s3(s3: S3Server, environment: dict[str, str], tmp_path:
         assert server.is_ready()
 
 
-def test_polling_s3(s3: S3Server, environment: dict[str, str], tmp_path: Path) -> None:
+def test_polls_a_repository_in_s3(
+    s3: S3Server, environment: dict[str, str], tmp_path: Path
+) -> None:
     models = tmp_path / "models"
     write_model(models, "m", "first")
     s3.make_bucket("models")
@@ -91,10 +95,10 @@ def test_polling_s3(s3: S3Server, environment: dict[str, str], tmp_path: Path) -
         server.wait_for_line("successfully unloaded 'm' version 1", since=since)
         s3.stop()
         server.wait_for_line("cannot be reached", since=since)
-        assert control.word("new") == "new", "a store that is not there is no empty store"
+        assert control.word("new") == "new", "an unreachable store is not an empty store"
 
 
-def test_many_small_models_come_side_by_side(
+def test_fetches_many_small_models(
     s3: S3Server, environment: dict[str, str], tmp_path: Path
 ) -> None:
     s3.make_bucket("models", {f"m{number}/1/model.py": b"x" * 1000 for number in range(105)})
@@ -109,7 +113,7 @@ def test_many_small_models_come_side_by_side(
     assert oct(cache.stat().st_mode & 0o777) == "0o700"
 
 
-def test_a_repository_on_the_hub(environment: dict[str, str], tmp_path: Path) -> None:
+def test_serves_a_repository_on_the_hub(environment: dict[str, str], tmp_path: Path) -> None:
     models = tmp_path / "models"
     write_model(models, "m", "from the hub")
     files = {
@@ -126,37 +130,37 @@ def test_a_repository_on_the_hub(environment: dict[str, str], tmp_path: Path) ->
         assert Control(server).word("m") == "from"
 
 
-def ends(server: Server) -> str:
-    """What a server says that cannot start."""
+def failed_start(server: Server) -> str:
+    """Returns the output of a server that cannot start."""
     with pytest.raises(ServerFailedError):
         server.wait_started()
     assert server.stop() == 1
     return "\n".join(server.lines)
 
 
-def test_a_store_that_cannot_be_reached_ends_the_start(environment: dict[str, str]) -> None:
-    words = ends(launch_naiad(["s3://127.0.0.1:9/models"], [], environment))
+def test_does_not_start_with_an_unreachable_store(environment: dict[str, str]) -> None:
+    output = failed_start(launch_naiad(["s3://127.0.0.1:9/models"], [], environment))
     assert (
         "model repository 's3://127.0.0.1:9/models' cannot be reached, and there is no copy of it"
-        in words
+        in output
     )
-    assert "error: creating server: Internal - failed to load all models" in words
+    assert "error: creating server: Internal - failed to load all models" in output
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "message"),
     [
         ("ftp://host/models", "unsupported model repository 'ftp://host/models'"),
         ("s3://", "'' is not a valid bucket name"),
         ("/no/such/folder", "failed to stat file /no/such/folder"),
     ],
 )
-def test_what_is_no_repository(environment: dict[str, str], url: str, words: str) -> None:
-    assert words in ends(launch_naiad([url], [], environment))
+def test_rejects_an_invalid_repository(environment: dict[str, str], url: str, message: str) -> None:
+    assert message in failed_start(launch_naiad([url], [], environment))
 
 
-def test_sigterm_while_models_are_fetched(environment: dict[str, str]) -> None:
-    """The store keeps back half of each file until the server has seen the signal."""
+def test_exits_cleanly_on_sigterm_while_models_are_fetched(environment: dict[str, str]) -> None:
+    """The store sends only half of each file until the server has received the signal."""
     halted, released = threading.Event(), threading.Event()
 
     class Halting(HubHandler):
@@ -170,7 +174,7 @@ def test_sigterm_while_models_are_fetched(environment: dict[str, str]) -> None:
             )
             halted.set()
             released.wait()
-            with contextlib.suppress(OSError):  # nobody wants it any more
+            with contextlib.suppress(OSError):  # The server has closed the connection.
                 self.wfile.write(body[middle:])
 
     files = {f"models/m/1/weights{number}": os.urandom(100_000) for number in range(20)}

@@ -1,5 +1,5 @@
-"""TLS on both endpoints of a real server, with the clients' own TLS: one way, mutual, large
-tensors, strangers, wrong files."""
+"""TLS on both endpoints of a real server, with the TLS of stock clients: one-way, mutual, large
+tensors, unknown clients, and wrong files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.certificates import Certificates, make_certificates
 from tests.server.harness import Server, launch_naiad, naiad
 
 COUNT = 2 << 20
-"""Floats of a tensor that takes many TLS records."""
+"""Number of floats in a tensor that needs many TLS records."""
 
 _HELLO = bytes.fromhex("0302") + bytes(32) + bytes.fromhex("00 0004 c013c014 0100")
 HELLO_OF_TLS_1_1 = (
@@ -36,25 +36,27 @@ HANDSHAKE = b"\x16"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def flags(made: Certificates, *, is_mutual: bool) -> list[str]:
+def flags(certificates: Certificates, *, is_mutual: bool) -> list[str]:
     use = "use-ssl-mutual" if is_mutual else "use-ssl"
-    found = []
-    for protocol in ("grpc", "http"):
-        found += [f"--{protocol}-{use}=true", f"--{protocol}-server-cert={made.path('server.pem')}"]
-        found += [
-            f"--{protocol}-server-key={made.path('server.key')}",
-            f"--{protocol}-root-cert={made.path('ca.pem')}",
-        ]
-    return found
+    return [
+        flag
+        for protocol in ("grpc", "http")
+        for flag in (
+            f"--{protocol}-{use}=true",
+            f"--{protocol}-server-cert={certificates.path('server.pem')}",
+            f"--{protocol}-server-key={certificates.path('server.key')}",
+            f"--{protocol}-root-cert={certificates.path('ca.pem')}",
+        )
+    ]
 
 
 @pytest.fixture(scope="module")
 def repository(repositories: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Two models only: both servers of this file load them."""
+    """A repository of only two models, because both servers of this file load it."""
     folder = tmp_path_factory.mktemp("repository")
     for name in ("add_sub", "identity_fp32"):
         (folder / name).symlink_to(repositories / "main" / name)
@@ -62,36 +64,34 @@ def repository(repositories: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def one_way(repository: str, made: Certificates) -> Iterator[Server]:
-    with naiad([repository], flags(made, is_mutual=False)) as server:
+def one_way(repository: str, certificates: Certificates) -> Iterator[Server]:
+    with naiad([repository], flags(certificates, is_mutual=False)) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def mutual(repository: str, made: Certificates) -> Iterator[Server]:
-    with naiad([repository], flags(made, is_mutual=True)) as server:
+def mutual(repository: str, certificates: Certificates) -> Iterator[Server]:
+    with naiad([repository], flags(certificates, is_mutual=True)) as server:
         yield server
 
 
-def context(made: Certificates, name: str = "") -> ssl.SSLContext:
-    found = ssl.create_default_context(cafile=made.path("ca.pem"))
+def context(certificates: Certificates, name: str = "") -> ssl.SSLContext:
+    tls = ssl.create_default_context(cafile=certificates.path("ca.pem"))
     if name:
-        found.load_cert_chain(made.path(f"{name}.pem"), made.path(f"{name}.key"))
-    return found
+        tls.load_cert_chain(certificates.path(f"{name}.pem"), certificates.path(f"{name}.key"))
+    return tls
 
 
 def https(server: Server, tls: ssl.SSLContext) -> http.client.HTTPSConnection:
     return http.client.HTTPSConnection("127.0.0.1", server.http_port, timeout=20, context=tls)
 
 
-def grpc_options(made: Certificates, name: str = "") -> dict[str, Any]:
-    found = {"ssl": True, "root_certificates": made.path("ca.pem")}
+def grpc_options(certificates: Certificates, name: str = "") -> dict[str, Any]:
+    options = {"ssl": True, "root_certificates": certificates.path("ca.pem")}
     if name:
-        found |= {
-            "private_key": made.path(f"{name}.key"),
-            "certificate_chain": made.path(f"{name}.pem"),
-        }
-    return found
+        options["private_key"] = certificates.path(f"{name}.key")
+        options["certificate_chain"] = certificates.path(f"{name}.pem")
+    return options
 
 
 def identity(client: Any, module: Any, count: int) -> None:
@@ -102,26 +102,25 @@ def identity(client: Any, module: Any, count: int) -> None:
 
 
 class TestOneWay:
-    def test_http(self, one_way: Server, made: Certificates) -> None:
-        connection = https(one_way, context(made))
+    def test_http(self, one_way: Server, certificates: Certificates) -> None:
+        connection = https(one_way, context(certificates))
         connection.request("GET", "/v2/health/ready")
         response = connection.getresponse()
         response.read()
         assert response.status == 200
-        assert connection.sock.selected_alpn_protocol() is None  # http.client offers none
+        assert connection.sock.selected_alpn_protocol() is None  # http.client does not use ALPN.
         body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [3], "data": [1, 2, 3]}]}
-        for _ in range(3):  # on the same connection
+        for _ in range(3):
             connection.request("POST", "/v2/models/identity_fp32/infer", json.dumps(body))
-            assert json.loads(connection.getresponse().read())["outputs"][0]["data"] == [
-                1.0,
-                2.0,
-                3.0,
-            ]
+            inferred = json.loads(connection.getresponse().read())
+            assert inferred["outputs"][0]["data"] == [1.0, 2.0, 3.0]
         connection.close()
 
     @pytest.mark.parametrize("count", [16, COUNT])
-    def test_tritonclient_http(self, one_way: Server, made: Certificates, count: int) -> None:
-        options = {"ca_certs": made.path("ca.pem")}
+    def test_tritonclient_http(
+        self, one_way: Server, certificates: Certificates, count: int
+    ) -> None:
+        options = {"ca_certs": certificates.path("ca.pem")}
         with http_client.InferenceServerClient(
             one_way.http, ssl=True, ssl_options=options, insecure=False
         ) as client:
@@ -129,19 +128,23 @@ class TestOneWay:
             identity(client, http_client, count)
 
     @pytest.mark.parametrize("count", [16, COUNT])
-    def test_tritonclient_grpc(self, one_way: Server, made: Certificates, count: int) -> None:
+    def test_tritonclient_grpc(
+        self, one_way: Server, certificates: Certificates, count: int
+    ) -> None:
         with grpc_client.InferenceServerClient(
-            f"localhost:{one_way.grpc_port}", **grpc_options(made)
+            f"localhost:{one_way.grpc_port}", **grpc_options(certificates)
         ) as client:
             assert client.is_server_ready()
             identity(client, grpc_client, count)
 
-    def test_alpn(self, one_way: Server, made: Certificates) -> None:
+    def test_alpn_selects_the_protocol_of_the_endpoint(
+        self, one_way: Server, certificates: Certificates
+    ) -> None:
         for port, offered, chosen in (
             (one_way.grpc_port, ["h2", "http/1.1"], "h2"),
             (one_way.http_port, ["h2", "http/1.1"], "http/1.1"),
         ):
-            tls = context(made)
+            tls = context(certificates)
             tls.set_alpn_protocols(offered)
             with (
                 socket.create_connection(("127.0.0.1", port)) as plain,
@@ -149,19 +152,17 @@ class TestOneWay:
             ):
                 assert secure.selected_alpn_protocol() == chosen
 
-    def test_old_versions_of_tls_are_refused(self, one_way: Server) -> None:
+    def test_rejects_old_versions_of_tls(self, one_way: Server) -> None:
         for port in (one_way.grpc_port, one_way.http_port):
             with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
                 plain.sendall(HELLO_OF_TLS_1_1)
                 assert plain.recv(1) != HANDSHAKE
 
-    def test_a_client_that_does_not_know_the_authority(self, one_way: Server) -> None:
+    def test_a_client_rejects_an_unknown_authority(self, one_way: Server) -> None:
         with pytest.raises(ssl.SSLCertVerificationError):
             https(one_way, ssl.create_default_context()).request("GET", "/v2")
 
-    def test_plain_clients_get_nowhere_and_do_no_harm(
-        self, one_way: Server, made: Certificates
-    ) -> None:
+    def test_rejects_clients_without_tls(self, one_way: Server, certificates: Certificates) -> None:
         for port in (one_way.http_port, one_way.grpc_port):
             with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
                 plain.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -171,24 +172,24 @@ class TestOneWay:
             pytest.raises(InferenceServerException),
         ):
             client.is_server_live(client_timeout=5)
-        connection = https(one_way, context(made))
+        connection = https(one_way, context(certificates))
         connection.request("GET", "/v2/health/ready")
         assert connection.getresponse().status == 200
         connection.close()
 
-    def test_a_client_that_hangs_up_amid_the_handshake(
-        self, one_way: Server, made: Certificates
+    def test_survives_clients_that_disconnect_during_the_handshake(
+        self, one_way: Server, certificates: Certificates
     ) -> None:
         for port in (one_way.http_port, one_way.grpc_port):
             for beginning in (b"", b"\x16", b"\x16\x03\x01\x02\x00\x01"):
                 with socket.create_connection(("127.0.0.1", port)) as plain:
                     plain.sendall(beginning)
-        connection = https(one_way, context(made))
+        connection = https(one_way, context(certificates))
         connection.request("GET", "/v2/health/live")
         assert connection.getresponse().status == 200
         connection.close()
 
-    def test_metrics_stay_plain(self, one_way: Server) -> None:
+    def test_metrics_do_not_use_tls(self, one_way: Server) -> None:
         assert one_way.get("/metrics", "metrics")[0] == 200
 
 
@@ -208,32 +209,36 @@ def _get_ready(connection: http.client.HTTPSConnection) -> None:
 
 
 class TestMutual:
-    def test_http(self, mutual: Server, made: Certificates) -> None:
-        connection = https(mutual, context(made, "client"))
+    def test_http(self, mutual: Server, certificates: Certificates) -> None:
+        connection = https(mutual, context(certificates, "client"))
         connection.request("GET", "/v2/health/ready")
         assert connection.getresponse().status == 200
         connection.close()
 
-    def test_grpc(self, mutual: Server, made: Certificates) -> None:
+    def test_grpc(self, mutual: Server, certificates: Certificates) -> None:
         with grpc_client.InferenceServerClient(
-            f"localhost:{mutual.grpc_port}", **grpc_options(made, "client")
+            f"localhost:{mutual.grpc_port}", **grpc_options(certificates, "client")
         ) as client:
             assert client.is_server_ready()
             identity(client, grpc_client, 1024)
 
     @pytest.mark.parametrize("name", ["", "strange"])
-    def test_http_strangers(self, mutual: Server, made: Certificates, name: str) -> None:
-        connection = https(mutual, context(made, name))
+    def test_rejects_unknown_clients_over_http(
+        self, mutual: Server, certificates: Certificates, name: str
+    ) -> None:
+        connection = https(mutual, context(certificates, name))
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
             _get_ready(connection)
         connection.close()
 
     @pytest.mark.parametrize("name", ["", "strange"])
-    def test_grpc_strangers(self, mutual: Server, made: Certificates, name: str) -> None:
+    def test_rejects_unknown_clients_over_grpc(
+        self, mutual: Server, certificates: Certificates, name: str
+    ) -> None:
         credentials = grpc.ssl_channel_credentials(
-            made.read("ca.pem"),
-            made.read(f"{name}.key") if name else None,
-            made.read(f"{name}.pem") if name else None,
+            certificates.read("ca.pem"),
+            certificates.read(f"{name}.key") if name else None,
+            certificates.read(f"{name}.pem") if name else None,
         )
         with grpc.secure_channel(f"localhost:{mutual.grpc_port}", credentials) as channel:
             call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
@@ -243,10 +248,10 @@ class TestMutual:
 
 
 class TestWrongFiles:
-    """Found at start, before anything listens."""
+    """Wrong files are an error at the start, before the server listens."""
 
     @pytest.mark.parametrize(
-        ("protocol", "cert", "key", "words"),
+        ("protocol", "cert", "key", "message"),
         [
             ("http", "", "", "--{0}-use-ssl needs --{0}-server-cert"),
             ("grpc", "nonsense.pem", "server.key", "are no certificate and key in PEM"),
@@ -254,23 +259,25 @@ class TestWrongFiles:
         ],
     )
     def test_the_server_does_not_start(
-        self, repository: str, made: Certificates, protocol: str, cert: str, key: str, words: str
+        self,
+        repository: str,
+        certificates: Certificates,
+        protocol: str,
+        cert: str,
+        key: str,
+        message: str,
     ) -> None:
-        given = [f"--{protocol}-use-ssl=true"]
-        given += (
-            [
-                f"--{protocol}-server-cert={made.path(cert)}",
-                f"--{protocol}-server-key={made.path(key)}",
-            ]
-            if cert
-            else []
-        )
-        server = launch_naiad([repository], given)
+        options = [f"--{protocol}-use-ssl=true"]
+        if cert:
+            options.append(f"--{protocol}-server-cert={certificates.path(cert)}")
+            options.append(f"--{protocol}-server-key={certificates.path(key)}")
+        server = launch_naiad([repository], options)
         try:
             assert server.wait_exit(30) == 1
         finally:
             server.stop()
         assert any(
-            "error: creating server: Invalid argument - " in line and words.format(protocol) in line
+            "error: creating server: Invalid argument - " in line
+            and message.format(protocol) in line
             for line in server.lines
         )

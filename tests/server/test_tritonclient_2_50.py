@@ -1,5 +1,5 @@
-"""The same client tests with tritonclient 2.50.0, in an environment of its own that is made once
-and kept in the user's cache."""
+"""Runs the client tests with tritonclient 2.50.0, in an environment that is kept in the user's
+cache."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ HERE = Path(__file__).parent
 @pytest.fixture(scope="module")
 def old_python() -> str:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    folder = (
-        cache / "naiad" / f"tritonclient-2.50.0-py{sys.version_info.major}.{sys.version_info.minor}"
-    )
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    folder = cache / "naiad" / f"tritonclient-2.50.0-py{version}"
     python = folder / "bin" / "python"
     if not (folder / "ready").exists():
         venv.create(folder, with_pip=True, clear=True)
-        made = subprocess.run(
+        installed = subprocess.run(
             [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *WHEELS],
             capture_output=True,
             text=True,
         )
-        if made.returncode:
-            pytest.skip(f"tritonclient 2.50.0 cannot be installed here: {made.stderr[-300:]}")
+        if installed.returncode:
+            pytest.skip(f"tritonclient 2.50.0 cannot be installed here: {installed.stderr[-300:]}")
         (folder / "ready").touch()
     return str(python)
 
@@ -66,7 +65,7 @@ def test_the_client_tests_pass_with_an_old_client(
         f"--confcutdir={HERE}",
         *(str(HERE / name) for name in SUITE),
     ]
-    done = subprocess.run(
+    result = subprocess.run(
         command, env=environment, cwd=HERE.parents[1], capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]

@@ -42,7 +42,7 @@ async def test_health_and_metadata(client: Any) -> None:
     assert await client.get_model_repository_index()
 
 
-async def test_every_datatype_comes_back(module: ModuleType, client: Any) -> None:
+async def test_returns_every_datatype(module: ModuleType, client: Any) -> None:
     results = await asyncio.gather(
         *(client.infer("types", [typed_input(module, datatype)]) for datatype in ARRAYS)
     )
@@ -50,7 +50,7 @@ async def test_every_datatype_comes_back(module: ModuleType, client: Any) -> Non
         assert is_same(result.as_numpy(f"OUT_{datatype}"), array)
 
 
-async def test_many_at_once(module: ModuleType, client: Any) -> None:
+async def test_many_concurrent_requests(module: ModuleType, client: Any) -> None:
     arrays = [np.full((1, 16), value, np.float32) for value in range(64)]
     results = await asyncio.gather(
         *(client.infer("add_sub", add_sub_inputs(module, array, array)) for array in arrays)
@@ -61,7 +61,7 @@ async def test_many_at_once(module: ModuleType, client: Any) -> None:
     )
 
 
-async def test_errors(module: ModuleType, client: Any) -> None:
+async def test_errors_have_the_servers_message(module: ModuleType, client: Any) -> None:
     with pytest.raises(InferenceServerException, match="boom"):
         await client.infer("failing", [text_input(module, "KIND", "raise")])
     with pytest.raises(InferenceServerException, match="is not found"):

@@ -1,5 +1,5 @@
-"""Stock tritonclient in explicit mode: load, unload, config and file overrides, index, over both
-protocols."""
+"""Stock tritonclient in explicit mode, over both protocols: load, unload, config and file
+overrides, and index."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_load_and_unload(module: ModuleType, client: Any) -> None:
         word(client, module, "plain")
 
 
-def test_all_versions_are_loaded(module: ModuleType, client: Any) -> None:
+def test_loads_all_versions(module: ModuleType, client: Any) -> None:
     client.load_model("two_versions")
     assert [word(client, module, "two_versions", version) for version in ("1", "2", "")] == [
         "first",
@@ -72,7 +72,7 @@ def test_a_config_override_lasts_until_the_next_load(module: ModuleType, client:
     client.unload_model("with_parameter")
 
 
-def test_a_model_that_cannot_load_says_why(client: Any) -> None:
+def test_the_error_of_a_load_gives_the_reason(client: Any) -> None:
     with pytest.raises(
         InferenceServerException, match=r"(?s)load failed for model 'raises'.*no weights here"
     ):
@@ -85,12 +85,12 @@ def test_a_model_that_cannot_load_says_why(client: Any) -> None:
     assert not client.is_model_ready("raises")
 
 
-def test_the_index_follows(module: ModuleType, client: Any) -> None:
+def test_the_index_shows_the_state(module: ModuleType, client: Any) -> None:
     def state() -> str:
-        answer = client.get_model_repository_index(
+        response = client.get_model_repository_index(
             **({"as_json": True} if module is grpc_client else {})
         )
-        models = answer["models"] if isinstance(answer, dict) else answer
+        models = response["models"] if isinstance(response, dict) else response
         return str(
             next(model.get("state", "") for model in models if model["name"] == "never_loaded")
         )
@@ -101,5 +101,5 @@ def test_the_index_follows(module: ModuleType, client: Any) -> None:
     assert state() in ("UNLOADING", "UNAVAILABLE")
 
 
-def test_unload_of_what_is_not_there_is_no_error(client: Any) -> None:
+def test_unloading_an_unknown_model_succeeds(client: Any) -> None:
     client.unload_model("nowhere")

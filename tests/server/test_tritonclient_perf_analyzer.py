@@ -1,5 +1,5 @@
-"""NVIDIA's own load generator runs clean against us: both protocols, streaming, request rates,
-strings. Needs bench.oracle's wheels."""
+"""NVIDIA's perf_analyzer runs without errors against Naiad: both protocols, streaming, request
+rates, and strings. It needs the wheels of bench.oracle."""
 
 from __future__ import annotations
 
@@ -16,20 +16,16 @@ pytestmark = pytest.mark.skipif(
     reason="perf_analyzer is not installed: `python -m bench.oracle install` brings it (1.5 GB)",
 )
 BRIEF = [
-    "--measurement-mode",
-    "count_windows",
-    "--measurement-request-count",
-    "50",
-    "--stability-percentage",
-    "999",
-    "--max-trials",
-    "3",
+    *("--measurement-mode", "count_windows"),
+    *("--measurement-request-count", "50"),
+    *("--stability-percentage", "999"),
+    *("--max-trials", "3"),
 ]
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str] | None:
-    """None when it did not end well: on a busy machine it now and then misses its own windows, so
-    there is a second attempt."""
+    """Returns None if perf_analyzer fails. On a busy machine it sometimes misses its own windows,
+    so the caller tries again."""
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""Stock tritonclient, blocking: what HTTP and gRPC offer alike, run over both."""
+"""Stock tritonclient without asyncio: the calls that HTTP and gRPC have in common, over both."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ def client(module: ModuleType, main_server: Endpoints) -> Iterator[Any]:
     one.close()
 
 
-def as_dict(module: ModuleType, answer: Any) -> dict[str, Any]:
-    """gRPC's clients give messages unless asked for JSON; HTTP's give dictionaries."""
-    assert isinstance(answer, dict)
-    return answer
+def as_dict(module: ModuleType, response: Any) -> dict[str, Any]:
+    """Checks the type of a response: HTTP clients return dictionaries, gRPC clients do so if asked
+    for JSON."""
+    assert isinstance(response, dict)
+    return response
 
 
 def json_options(module: ModuleType) -> dict[str, Any]:
@@ -81,24 +82,24 @@ def test_model_config(module: ModuleType, client: Any) -> None:
 
 
 @pytest.mark.parametrize("datatype", list(ARRAYS))
-def test_every_datatype_comes_back(module: ModuleType, client: Any, datatype: str) -> None:
+def test_returns_every_datatype(module: ModuleType, client: Any, datatype: str) -> None:
     result = client.infer("types", [typed_input(module, datatype)])
     assert is_same(result.as_numpy(f"OUT_{datatype}"), ARRAYS[datatype])
     assert result.as_numpy("OUT_NOTHING") is None
 
 
 @pytest.mark.parametrize("datatype", JSON_TYPES)
-def test_every_datatype_comes_back_as_json(main_server: Endpoints, datatype: str) -> None:
+def test_returns_every_datatype_as_json(main_server: Endpoints, datatype: str) -> None:
     with http_client.InferenceServerClient(main_server.http) as client:
-        wanted = http_client.InferRequestedOutput(f"OUT_{datatype}", binary_data=False)
+        output = http_client.InferRequestedOutput(f"OUT_{datatype}", binary_data=False)
         result = client.infer(
-            "types", [typed_input(http_client, datatype, binary_data=False)], outputs=[wanted]
+            "types", [typed_input(http_client, datatype, binary_data=False)], outputs=[output]
         )
         assert is_same(result.as_numpy(f"OUT_{datatype}"), ARRAYS[datatype])
         assert "data" in result.get_output(f"OUT_{datatype}")
 
 
-def test_strings_come_back_as_json(main_server: Endpoints) -> None:
+def test_returns_strings_as_json(main_server: Endpoints) -> None:
     with http_client.InferenceServerClient(main_server.http) as client:
         tensor = http_client.InferInput("TEXT", [1, 2], "BYTES")
         tensor.set_data_from_numpy(
@@ -112,16 +113,16 @@ def test_strings_come_back_as_json(main_server: Endpoints) -> None:
         assert result.get_output("SAME")["data"] == ["plain", "näiad"]
 
 
-def test_empty_tensor(module: ModuleType, client: Any) -> None:
+def test_an_empty_tensor(module: ModuleType, client: Any) -> None:
     tensor = module.InferInput("IN_FP32", [0], "FP32")
     tensor.set_data_from_numpy(np.zeros(0, np.float32))
     assert client.infer("types", [tensor]).as_numpy("OUT_FP32").shape == (0,)
 
 
 def test_infer_with_an_id_a_version_and_one_output(module: ModuleType, client: Any) -> None:
-    wanted = [module.InferRequestedOutput("OUTPUT1")]
+    outputs = [module.InferRequestedOutput("OUTPUT1")]
     result = client.infer(
-        "add_sub", add_sub_inputs(module), model_version="1", outputs=wanted, request_id="seven"
+        "add_sub", add_sub_inputs(module), model_version="1", outputs=outputs, request_id="seven"
     )
     assert is_same(result.as_numpy("OUTPUT1"), ROW - ROW)
     assert result.as_numpy("OUTPUT0") is None
@@ -187,8 +188,8 @@ def test_compression(module: ModuleType, client: Any, compression: str) -> None:
     assert is_same(result.as_numpy("OUTPUT0"), left)
 
 
-def test_async_infer(module: ModuleType, client: Any) -> None:
-    """Many requests in flight at once, each with its own answer."""
+def test_concurrent_requests_with_async_infer(module: ModuleType, client: Any) -> None:
+    """Each of many requests in flight gets its own response."""
     arrays = [np.full((1, 16), value, np.float32) for value in range(32)]
     if module is http_client:
         calls = [
@@ -224,10 +225,10 @@ def grpc_results(client: Any, arrays: list[np.ndarray[Any, Any]]) -> list[Any]:
 
 def test_statistics(module: ModuleType, client: Any) -> None:
     def counts() -> tuple[int, int]:
-        answer = as_dict(
+        response = as_dict(
             module, client.get_inference_statistics("versions_all", "1", **json_options(module))
         )
-        stats = answer["model_stats"][0]
+        stats = response["model_stats"][0]
         return int(stats.get("inference_count", 0)), int(
             stats["inference_stats"]["success"].get("count", 0)
         )
@@ -239,20 +240,20 @@ def test_statistics(module: ModuleType, client: Any) -> None:
 
 
 def test_statistics_of_all_models(module: ModuleType, client: Any) -> None:
-    answer = as_dict(module, client.get_inference_statistics(**json_options(module)))
-    assert {"add_sub", "words"} <= {stats["name"] for stats in answer["model_stats"]}
+    response = as_dict(module, client.get_inference_statistics(**json_options(module)))
+    assert {"add_sub", "words"} <= {stats["name"] for stats in response["model_stats"]}
 
 
 def test_repository_index(module: ModuleType, client: Any) -> None:
-    answer = client.get_model_repository_index(**json_options(module))
-    models = answer["models"] if isinstance(answer, dict) else answer
+    response = client.get_model_repository_index(**json_options(module))
+    models = response["models"] if isinstance(response, dict) else response
     assert {(model["name"], model["state"]) for model in models} >= {
         ("add_sub", "READY"),
         ("words", "READY"),
     }
 
 
-def test_load_is_refused_outside_explicit_mode(client: Any) -> None:
+def test_rejects_a_load_outside_of_explicit_mode(client: Any) -> None:
     with pytest.raises(
         InferenceServerException, match="explicit model load / unload is not allowed"
     ):
@@ -260,35 +261,35 @@ def test_load_is_refused_outside_explicit_mode(client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "code_http", "code_grpc", "words"),
+    ("model", "code_http", "code_grpc", "message"),
     [
         ("nowhere", "404", "StatusCode.NOT_FOUND", "unknown model"),
         ("repeat", "501", "StatusCode.UNIMPLEMENTED", "decoupled transaction policy"),
     ],
 )
 def test_errors_before_the_model(
-    module: ModuleType, client: Any, model: str, code_http: str, code_grpc: str, words: str
+    module: ModuleType, client: Any, model: str, code_http: str, code_grpc: str, message: str
 ) -> None:
-    with pytest.raises(InferenceServerException, match=words) as caught:
+    with pytest.raises(InferenceServerException, match=message) as caught:
         client.infer(model, [number_input(module, "COUNT", 1)])
     assert caught.value.status() in (code_http if module is http_client else code_grpc, None)
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"),
+    ("kind", "message"),
     [("raise", "boom"), ("error", "refused by the model"), ("INVALID_ARG", "coded INVALID_ARG")],
 )
-def test_errors_of_the_model(module: ModuleType, client: Any, kind: str, words: str) -> None:
-    with pytest.raises(InferenceServerException, match=words):
+def test_errors_of_the_model(module: ModuleType, client: Any, kind: str, message: str) -> None:
+    with pytest.raises(InferenceServerException, match=message):
         client.infer("failing", [text_input(module, "KIND", kind)])
 
 
-def test_a_wrong_shape_is_refused(module: ModuleType, client: Any) -> None:
+def test_rejects_a_wrong_shape(module: ModuleType, client: Any) -> None:
     with pytest.raises(InferenceServerException, match=r"unexpected shape for input 'INPUT0'"):
         client.infer("add_sub", add_sub_inputs(module, ROW[:, :3]))
 
 
-def test_a_wrong_datatype_is_refused(module: ModuleType, client: Any) -> None:
+def test_rejects_a_wrong_datatype(module: ModuleType, client: Any) -> None:
     tensor = module.InferInput("INPUT0", [1, 16], "INT32")
     tensor.set_data_from_numpy(ROW.astype(np.int32))
     with pytest.raises(
@@ -297,15 +298,15 @@ def test_a_wrong_datatype_is_refused(module: ModuleType, client: Any) -> None:
         client.infer("add_sub", [tensor, add_sub_inputs(module)[1]])
 
 
-def test_business_logic_scripting(module: ModuleType, client: Any) -> None:
+def test_models_that_call_other_models(module: ModuleType, client: Any) -> None:
     tensor = module.InferInput("X", [1, 16], "FP32")
     tensor.set_data_from_numpy(ROW)
     assert is_same(client.infer("bls_sync", [tensor]).as_numpy("Y"), 3 * ROW)
     assert is_same(client.infer("bls_async", [tensor]).as_numpy("Y"), 3 * ROW * -ROW)
 
 
-def test_one_client_many_threads(main_server: Endpoints) -> None:
-    """tritonclient's HTTP client is not for threads, its gRPC client is."""
+def test_many_threads_share_a_client(main_server: Endpoints) -> None:
+    """Only tritonclient's gRPC client may be used by several threads."""
     errors: list[Exception] = []
     with grpc_client.InferenceServerClient(main_server.grpc) as client:
 

@@ -1,5 +1,5 @@
-"""Warm-up on a real server: the genuine Triton's transcripts, and a worker that comes back is
-warmed up before it serves."""
+"""Warm-up on a real server: the genuine Triton's transcripts, and a worker that restarts is warmed
+up before it serves."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ def server() -> Iterator[tuple[Server, str]]:
 
 
 @pytest.mark.parametrize("name", list(SUITE.scenarios))
-def test_as_the_genuine_triton(server: tuple[Server, str], name: str) -> None:
+def test_behaves_like_the_genuine_triton(server: tuple[Server, str], name: str) -> None:
     assert play(*server, SUITE, name) == GOLDEN[name]
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_client_is_told_why_a_model_is_not_loaded(
-    server: tuple[Server, str], protocol: str
-) -> None:
+def test_the_error_of_a_load_gives_the_reason(server: tuple[Server, str], protocol: str) -> None:
     module = http_client if protocol == "http" else grpc_client
     with module.InferenceServerClient(
         server[0].http if protocol == "http" else server[0].grpc
@@ -53,7 +51,7 @@ def test_a_client_is_told_why_a_model_is_not_loaded(
         assert not client.is_model_ready("warm_fails")
 
 
-def test_a_worker_that_comes_back_is_warmed_up_again(server: tuple[Server, str]) -> None:
+def test_a_worker_that_restarts_is_warmed_up_again(server: tuple[Server, str]) -> None:
     scene = Scene(*server)
     try:
         control.load(scene, "warm")

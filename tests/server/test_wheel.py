@@ -1,4 +1,4 @@
-"""The wheel that users get: built from the tree, installed into an empty environment, serving from
+"""The wheel: built from the source tree, installed into an empty environment, and served from
 there."""
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT], check=True
     )
-    (found,) = folder.glob("naiad-*.whl")
-    return found
+    (path,) = folder.glob("naiad-*.whl")
+    return path
 
 
-def test_the_wheel_is_small_and_holds_only_the_package(wheel: Path) -> None:
+def test_the_wheel_is_small_and_contains_only_the_package(wheel: Path) -> None:
     assert wheel.stat().st_size < MAX_WHEEL_BYTES
     with zipfile.ZipFile(wheel) as archive:
         folders = {name.split("/")[0] for name in archive.namelist()}
     assert {folder for folder in folders if not folder.endswith(".dist-info")} == {"naiad"}
 
 
-def test_it_serves_from_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+def test_serves_from_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     binaries = tmp_path / "venv" / "bin"
     subprocess.run(
@@ -47,7 +47,7 @@ def test_it_serves_from_an_empty_environment(wheel: Path, tmp_path: Path) -> Non
     assert "0." in version
     ports = free_ports()
     http, grpc, metrics = ports
-    # As a KServe runtime starts Triton.
+    # A KServe runtime starts Triton with these options.
     command = [
         str(binaries / "tritonserver"),
         f"--model-store={ROOT / 'examples' / 'repository'}",

@@ -1,4 +1,4 @@
-"""Trace files as people read them: what belongs to which model, and how long each part took."""
+"""Reads trace files: which entries belong to which model, and how long each part took."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 ORDER = (
-    "HTTP_RECV_START", "HTTP_RECV_END", "GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "REQUEST_START", "QUEUE_START", "COMPUTE_START",
-    "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END", "INFER_RESPONSE_COMPLETE", "REQUEST_END", "HTTP_SEND_START",
-    "HTTP_SEND_END", "GRPC_SEND_START", "GRPC_SEND_END",
+    "HTTP_RECV_START", "HTTP_RECV_END", "GRPC_WAITREAD_START", "GRPC_WAITREAD_END",
+    "REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START",
+    "COMPUTE_END", "INFER_RESPONSE_COMPLETE", "REQUEST_END", "HTTP_SEND_START", "HTTP_SEND_END",
+    "GRPC_SEND_START", "GRPC_SEND_END",
 )  # fmt: skip
-"""Of a request with one answer."""
+"""The order of the timestamps of a request with one response."""
 
 SPANS = {
     "request": ("REQUEST_START", "REQUEST_END"),
@@ -25,7 +26,7 @@ SPANS = {
     "http": ("HTTP_RECV_START", "HTTP_SEND_END"),
     "grpc": ("GRPC_WAITREAD_START", "GRPC_SEND_END"),
 }
-"""What trace_summary.py adds up: it stops with an error where an end comes before its start."""
+"""The spans that trace_summary.py adds up. It fails if an end is before its start."""
 
 
 class ReadTrace(msgspec.Struct):
@@ -42,7 +43,7 @@ class ReadTrace(msgspec.Struct):
         return [name for name, _ in self.stamps]
 
     def summary(self) -> dict[str, int]:
-        """ns of each part that has both its ends."""
+        """Returns the duration in ns of each span that has a start and an end."""
         times = dict(self.stamps)
         parts = {
             name: times[end] - times[start]
@@ -54,13 +55,13 @@ class ReadTrace(msgspec.Struct):
 
 
 def read_traces(*paths: Path) -> list[ReadTrace]:
-    """By id, over all the files."""
-    found: dict[int, ReadTrace] = {}
+    """Returns the traces of all files, in the order of their ids."""
+    traces: dict[int, ReadTrace] = {}
     for path in paths:
         for entry in json.loads(path.read_text()):
-            trace = found.setdefault(entry["id"], ReadTrace(entry["id"]))
+            trace = traces.setdefault(entry["id"], ReadTrace(entry["id"]))
             _add(trace, entry)
-    return [found[id] for id in sorted(found)]
+    return [traces[id] for id in sorted(traces)]
 
 
 def _add(trace: ReadTrace, entry: dict[str, Any]) -> None:
@@ -68,9 +69,7 @@ def _add(trace: ReadTrace, entry: dict[str, Any]) -> None:
         trace.model, trace.version = entry["model_name"], entry["model_version"]
         trace.request_id, trace.parent_id = entry.get("request_id", ""), entry.get("parent_id", 0)
     elif "timestamps" in entry:
-        trace.stamps = [
-            *trace.stamps,
-            *((stamp["name"], stamp["ns"]) for stamp in entry["timestamps"]),
-        ]
+        stamps = [(stamp["name"], stamp["ns"]) for stamp in entry["timestamps"]]
+        trace.stamps = [*trace.stamps, *stamps]
     else:
         trace.tensors = [*trace.tensors, (entry["activity"], entry["tensor"])]
