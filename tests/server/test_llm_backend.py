@@ -12,24 +12,22 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.server.gates import eventually
-from tests.server.harness import Server, process_tree
-
-GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
-WAIT_S = 20.0
-
-
-def generate(server: Server, model: str = "tiny", **fields: Any) -> dict[str, Any]:
-    status, body = server.post(f"/v2/models/{model}/generate", fields)
-    assert status == 200, body
-    response: dict[str, Any] = json.loads(body)
-    return response
+from tests.server.harness import Server
+from tests.server.llm_client import (
+    GREEDY,
+    WAIT_S,
+    generate,
+    is_idle,
+    metric,
+    reference_tokens,
+    worker_pid,
+)
 
 
 def events(server: Server, model: str = "tiny", **fields: Any) -> list[dict[str, Any]]:
@@ -44,40 +42,13 @@ def refusal(server: Server, model: str = "tiny", **fields: Any) -> str:
     return str(json.loads(body)["error"])
 
 
-def metric(server: Server, name: str, model: str, **labels: str) -> float:
-    wanted = [f'{key}="{value}"' for key, value in {"model": model, **labels}.items()]
-    for line in server.get("/metrics", "metrics")[1].decode().splitlines():
-        if line.startswith(name + "{") and all(label in line for label in wanted):
-            return float(line.rpartition(" ")[2])
-    raise AssertionError(f"no metric {name}")
-
-
-def reference(server: Server, prompt: bytes, num_tokens: int) -> list[int]:
-    """Greedy tokens as transformers chooses them."""
-    import torch
-    import transformers
-
-    checkpoint = Path(server_checkpoint(server))
-    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
-    ids = tokenizer(prompt.decode(), return_tensors="pt", add_special_tokens=False).input_ids
-    for _ in range(num_tokens):
-        ids = torch.cat([ids, model(ids).logits[:, -1:].argmax(-1)], dim=1)
-    return list(ids[0].tolist()[-num_tokens:])
-
-
-def server_checkpoint(server: Server) -> str:
-    config = json.loads(server.get("/v2/models/tiny/config")[1])
-    return str(config["parameters"]["checkpoint"]["string_value"])
-
-
 def test_tokens_are_those_of_transformers(server: Server) -> None:
     found: list[int] = []
     for event in _grpc_stream(
         server, "tiny", {"text_input": "Hello there"}, {"max_tokens": 12, **GREEDY}, ["token_ids"]
     ):
         found += event.as_numpy("token_ids").tolist()
-    assert found == reference(server, b"Hello there", 12)
+    assert found == reference_tokens(server, b"Hello there", 12)
 
 
 def test_whole_answer_equals_the_stream(server: Server) -> None:
@@ -200,16 +171,11 @@ def test_a_client_that_leaves_stops_its_generation(server: Server) -> None:
     eventually(
         lambda: (
             metric(server, "vllm:generation_tokens_total", "tiny") > before
-            and _is_idle(server, "tiny")
+            and is_idle(server, "tiny")
         ),
         "the model is idle again",
     )
     assert metric(server, "vllm:generation_tokens_total", "tiny") - before < 3000
-
-
-def _is_idle(server: Server, model: str) -> bool:
-    gauges = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
-    return all(metric(server, name, model) == 0 for name in gauges)
 
 
 def test_killing_the_engine_fails_open_requests_and_the_model_comes_back(server: Server) -> None:
@@ -220,7 +186,7 @@ def test_killing_the_engine_fails_open_requests_and_the_model_comes_back(server:
     connection.request("POST", "/v2/models/fragile/generate_stream", body)
     response = connection.getresponse()
     response.readline()
-    os.kill(_worker(server, "fragile"), signal.SIGKILL)
+    os.kill(worker_pid(server, "fragile"), signal.SIGKILL)
     killed_s = time.monotonic()
     rest = response.read()
     assert time.monotonic() - killed_s < 5
@@ -228,13 +194,6 @@ def test_killing_the_engine_fails_open_requests_and_the_model_comes_back(server:
     connection.close()
     eventually(lambda: server.is_ready("/v2/models/fragile/ready"), "the model is ready again")
     assert generate(server, "fragile", text_input="back", max_tokens=2)
-
-
-def _worker(server: Server, model: str) -> int:
-    for pid in process_tree(server.pid):
-        if Path(f"/proc/{pid}/comm").read_text().strip() == f"{model}_0":
-            return pid
-    raise AssertionError(f"no worker of {model}")
 
 
 def test_grpc_streams_as_users_write_them(server: Server) -> None:
@@ -362,7 +321,7 @@ def test_many_requests_with_random_lengths_and_cancellations_leave_nothing_behin
     for thread in threads:
         thread.join()
     assert not failures
-    eventually(lambda: _is_idle(server, "tiny"), "the model is idle again")
+    eventually(lambda: is_idle(server, "tiny"), "the model is idle again")
 
 
 @pytest.fixture(name="server")

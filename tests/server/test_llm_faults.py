@@ -13,7 +13,7 @@ import pytest
 
 from tests.server.gates import eventually
 from tests.server.harness import Server
-from tests.server.test_llm_backend import GREEDY, WAIT_S, _is_idle, generate, metric
+from tests.server.llm_client import GREEDY, WAIT_S, generate, is_idle, metric
 
 CONTEXT = 4096
 
@@ -71,7 +71,7 @@ def test_more_tokens_than_the_context_holds_end_with_it(server: Server, max_toke
 def test_many_completions_share_one_prompt(server: Server) -> None:
     answer = generate(server, text_input="share", n=100, max_tokens=2, seed=1, ignore_eos=True)
     assert answer["index"] == list(range(100))
-    eventually(lambda: _is_idle(server, "tiny"), "the model is idle again")
+    eventually(lambda: is_idle(server, "tiny"), "the model is idle again")
 
 
 def test_bytes_that_are_no_text_are_refused(server: Server) -> None:
@@ -154,7 +154,7 @@ def test_a_slow_reader_misses_nothing_and_holds_nobody_up(server: Server) -> Non
             ),
             "all tokens are there",
         )
-        eventually(lambda: _is_idle(server, "tiny"), "the model is idle again")
+        eventually(lambda: is_idle(server, "tiny"), "the model is idle again")
         received = bytearray()
         while piece := slow.recv(1 << 16):
             received += piece

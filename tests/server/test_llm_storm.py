@@ -25,7 +25,7 @@ import pytest
 from tests.server.gates import eventually
 from tests.server.harness import Server, naiad
 from tests.server.llm_checkpoint import parameter, write_checkpoint, write_model
-from tests.server.test_llm_backend import WAIT_S, _worker, metric
+from tests.server.llm_client import WAIT_S, metric, worker_pid
 
 pytest.importorskip("torch", reason="language models need torch")
 pytest.importorskip("transformers", reason="the tests' checkpoint is made by transformers")
@@ -248,7 +248,7 @@ class Client:
 
 def footprint(server: Server) -> dict[str, int]:
     found = {}
-    for name, pid in (("server", server.pid), ("worker", _worker(server, "stormy"))):
+    for name, pid in (("server", server.pid), ("worker", worker_pid(server, "stormy"))):
         found[f"{name}'s descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))
         found[f"{name}'s threads"] = len(os.listdir(f"/proc/{pid}/task"))
     return found
@@ -368,7 +368,7 @@ def test_killing_the_engine_fails_every_open_request_within_a_second(server: Ser
     ]
     for thread in threads:
         thread.start()
-    worker = _worker(server, "fragile")
+    worker = worker_pid(server, "fragile")
     started.wait(WAIT_S)
     os.kill(worker, signal.SIGKILL)
     killed_s = time.monotonic()
@@ -378,7 +378,7 @@ def test_killing_the_engine_fails_every_open_request_within_a_second(server: Ser
     assert all(is_error for _, _, is_error in found), found
     assert max(end_s for _, end_s, _ in found) - killed_s < 1.0
     eventually(lambda: server.is_ready("/v2/models/fragile/ready"), "the model is ready again")
-    assert _worker(server, "fragile") != worker
+    assert worker_pid(server, "fragile") != worker
     status, body = server.post(
         "/v2/models/fragile/generate", {"text_input": "back", "max_tokens": 2, "ignore_eos": True}
     )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.server.harness import Server
-from tests.server.test_llm_backend import WAIT_S, reference
+from tests.server.llm_client import WAIT_S, reference_tokens
 
 PROMPT = b"The capital"
 FIRST = 3
@@ -76,7 +76,7 @@ def test_greedy_by_default_with_the_prompt_in_front(llm_server: Server) -> None:
     ids = result.as_numpy("output_ids")
     assert ids.shape == (1, 1, len(PROMPT) + 6)
     assert result.as_numpy("sequence_length").tolist() == [[len(PROMPT) + 6]]
-    assert ids[0, 0].tolist() == tokens(PROMPT) + reference(llm_server, PROMPT, 6)
+    assert ids[0, 0].tolist() == tokens(PROMPT) + reference_tokens(llm_server, PROMPT, 6)
 
 
 def test_log_probs_counts_and_no_prompt(llm_server: Server) -> None:
@@ -109,7 +109,7 @@ def test_every_requested_output_is_there(llm_server: Server) -> None:
 
 
 def test_end_id_and_stop_words_end_the_sequence(llm_server: Server) -> None:
-    expected = reference(llm_server, PROMPT, 6)
+    expected = reference_tokens(llm_server, PROMPT, 6)
     at = next(index for index in range(1, 6) if expected[index] not in expected[:index])
     ended = infer(llm_server, exclude_input_in_output=[True], end_id=[expected[at]])
     assert ended.as_numpy("output_ids")[0, 0].tolist() == expected[:at]
@@ -124,11 +124,11 @@ def test_the_pad_token_that_preprocessing_sends_to_every_decoder_makes_no_differ
     result = infer(
         llm_server, exclude_input_in_output=[True], decoder_input_ids=[2], decoder_input_lengths=[1]
     )
-    assert result.as_numpy("output_ids")[0, 0].tolist() == reference(llm_server, PROMPT, 6)
+    assert result.as_numpy("output_ids")[0, 0].tolist() == reference_tokens(llm_server, PROMPT, 6)
 
 
 def test_bad_words_and_bias_keep_tokens_out(llm_server: Server) -> None:
-    first = reference(llm_server, PROMPT, 1)[0]
+    first = reference_tokens(llm_server, PROMPT, 1)[0]
     banned = infer(
         llm_server,
         exclude_input_in_output=[True],
@@ -228,4 +228,4 @@ def test_streams_new_tokens_only(llm_server: Server) -> None:
             if answer.outputs:
                 found += result.as_numpy("output_ids").ravel().tolist()
         client.stop_stream()
-    assert found == reference(llm_server, PROMPT, 6)
+    assert found == reference_tokens(llm_server, PROMPT, 6)

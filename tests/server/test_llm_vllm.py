@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.server.harness import Server
-from tests.server.test_llm_backend import generate
+from tests.server.llm_client import generate
 
 MODEL = "tiny_vllm"
 
