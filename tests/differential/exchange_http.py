@@ -26,7 +26,7 @@ def exchange(case: HttpCase, port: int) -> Response:
         except (http.client.HTTPException, ConnectionError) as error:
             return {"closed": type(error).__name__}
         except TimeoutError:
-            return {"silent": f"no answer in {TIMEOUT_S} s"}
+            return {"silent": f"no response in {TIMEOUT_S} s"}
     return described(response, body)
 
 

@@ -225,7 +225,7 @@ def _which_input(response: Response) -> Response:
 
 
 def _load_reason(response: Response) -> Response:
-    """Removes the reason of a failed load, which each server words in its own way. The failure and
+    """Removes the reason of a failed load, because each server has its own text. The failure and
     its error code are still compared."""
 
     def change(fields: dict[str, Any]) -> dict[str, Any]:

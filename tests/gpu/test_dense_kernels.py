@@ -55,9 +55,9 @@ def test_embed_reads_tokens_of_the_host_and_sampled_tokens(
 @pytest.mark.parametrize("num_parts", [0, 2])
 def test_silu_mul(num_parts: int, device: torch.device, narrow: torch.dtype) -> None:
     x = torch.randn((max(1, num_parts), 3, 2 * 1536), device=device)
-    given = x if num_parts else x[0].to(narrow)
-    whole = x.double().sum(0) if num_parts else given.double()
-    out = silu_mul(given, narrow)
+    parts = x if num_parts else x[0].to(narrow)
+    whole = x.double().sum(0) if num_parts else parts.double()
+    out = silu_mul(parts, narrow)
     assert reference.relative_error(out, F.silu(whole[:, :1536]) * whole[:, 1536:]) < 6e-3
 
 

@@ -143,14 +143,17 @@ def run_once(engine: Engine) -> None:
 
 
 def generate(
-    engine: Engine, given: list[list[int]], max_tokens: int = 24
+    engine: Engine, inputs: list[list[int]], max_tokens: int = 24
 ) -> list[list[TokenLogprobs]]:
     parameters = SamplingParameters(
         temperature=0.0, max_tokens=max_tokens, logprobs=2, ignore_eos=True
     )
-    out: dict[str, list[TokenLogprobs]] = {str(i): [] for i in range(len(given))}
+    out: dict[str, list[TokenLogprobs]] = {str(i): [] for i in range(len(inputs))}
     for output in engine.run(
-        [GenerationRequest(id=str(i), prompt=p, parameters=parameters) for i, p in enumerate(given)]
+        [
+            GenerationRequest(id=str(i), prompt=p, parameters=parameters)
+            for i, p in enumerate(inputs)
+        ]
     ):
         out[output.request_id] += output.logprobs or []
     assert engine.scheduler.pool.num_used == 0
@@ -165,10 +168,10 @@ def test_float32_tokens_equal_the_cpu_engines(
     """A token may differ only where the two best logits of the CPU are almost equal."""
     config = tiny_config(family)
     weights = lively_weights(config)
-    given = prompts(20, seed=1)
-    want = generate(build(config, weights, torch.device("cpu")), given)
+    inputs = prompts(20, seed=1)
+    want = generate(build(config, weights, torch.device("cpu")), inputs)
     engine = build(config, weights, cuda, use_cuda_graphs=use_cuda_graphs)
-    got = generate(engine, given)
+    got = generate(engine, inputs)
     assert engine.scheduler.num_prefix_hits > 0
     for expected, actual in zip(want, got, strict=True):
         assert len(expected) == len(actual) == 24
@@ -185,9 +188,9 @@ def test_bfloat16_logprobs_are_near_float64(family: str, cuda: torch.device) -> 
     are forced to the same tokens."""
     config = tiny_config(family)
     weights = moved(lively_weights(config), torch.device("cpu"), torch.bfloat16)
-    given = prompts(12, seed=2)
-    exact = generate(build(config, weights, torch.device("cpu"), torch.float64), given, 1)
-    rough = generate(build(config, weights, cuda, torch.bfloat16), given, 1)
+    inputs = prompts(12, seed=2)
+    exact = generate(build(config, weights, torch.device("cpu"), torch.float64), inputs, 1)
+    rough = generate(build(config, weights, cuda, torch.bfloat16), inputs, 1)
     for (one,), (other,) in zip(exact, rough, strict=True):
         near = dict(other.top) | {other.token: other.logprob}
         if one.token in near:
@@ -214,15 +217,15 @@ def test_other_architectures_run_with_the_code_of_transformers(
         parameter.data.mul_(4.0)
     model.save_pretrained(tmp_path)
     values: dict[str, Any] = {"max_num_seqs": 12, "max_num_batched_tokens": 96, "num_kv_blocks": 90}
-    given = prompts(10, seed=4)
+    inputs = prompts(10, seed=4)
     want, got = (
         generate(
-            load_engine(tmp_path, EngineSettings(device=device, dtype="float32", **values)), given
+            load_engine(tmp_path, EngineSettings(device=device, dtype="float32", **values)), inputs
         )
         for device in ("cpu", "cuda")
     )
-    for expected, found in zip(want, got, strict=True):
-        for one, other in zip(expected, found, strict=True):
+    for expected, actual in zip(want, got, strict=True):
+        for one, other in zip(expected, actual, strict=True):
             if one.token != other.token:
                 assert abs(one.top[0][1] - one.top[1][1]) < 1e-3
                 break

@@ -291,8 +291,8 @@ def test_a_picture_through_the_ensemble(examples_server: Server) -> None:
     with triton.InferenceServerClient(examples_server.http) as client:
         tensor = triton.InferInput("IMAGE", [1, 1], "BYTES")
         tensor.set_data_from_numpy(image)
-        wanted = triton.InferRequestedOutput("SCORES", class_count=2)
-        (first, _) = client.infer("digit_reader", [tensor], outputs=[wanted]).as_numpy("SCORES")[0]
+        output = triton.InferRequestedOutput("SCORES", class_count=2)
+        (first, _) = client.infer("digit_reader", [tensor], outputs=[output]).as_numpy("SCORES")[0]
         assert first.decode().endswith(":7:seven")
         tensor.set_data_from_numpy(np.array([[b"no picture"]], object))
         with pytest.raises(Exception, match="not a PNG image"):

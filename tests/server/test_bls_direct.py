@@ -159,8 +159,8 @@ def run(server: Server, *plan: int) -> Any:
 
 
 def calls(server: Server, *plan: int) -> list[Any]:
-    found: list[Any] = run(server, *plan)["calls"]
-    return found
+    result: list[Any] = run(server, *plan)["calls"]
+    return result
 
 
 def borrow(server: Server) -> Any:
@@ -181,11 +181,11 @@ def ask_called(server: Server, x: int) -> Any:
 
 
 def counted(server: Server) -> dict[str, Any]:
-    (found,) = json.loads(server.get("/v2/models/called/stats")[1])["model_stats"]
-    success, fail = found["inference_stats"]["success"], found["inference_stats"]["fail"]
+    (statistics,) = json.loads(server.get("/v2/models/called/stats")[1])["model_stats"]
+    success, fail = statistics["inference_stats"]["success"], statistics["inference_stats"]["fail"]
     return {
-        "inferences": found["inference_count"],
-        "executions": found["execution_count"],
+        "inferences": statistics["inference_count"],
+        "executions": statistics["execution_count"],
         "success": success["count"],
         "fail": fail["count"],
     }
@@ -193,9 +193,9 @@ def counted(server: Server) -> dict[str, Any]:
 
 def test_calls_become_direct_and_are_counted_like_other_calls(server: Server) -> None:
     for number in range(1, 4):
-        found = calls(server, *range(50))
-        assert [call["y"] for call in found] == [x + 1 for x in range(50)]
-        assert found[-1]["is_direct"]
+        results = calls(server, *range(50))
+        assert [call["y"] for call in results] == [x + 1 for x in range(50)]
+        assert results[-1]["is_direct"]
         assert counted(server) == {
             "inferences": 50 * number,
             "executions": 50 * number,

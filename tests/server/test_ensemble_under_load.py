@@ -152,10 +152,9 @@ def send_load(server: Server, ask_one: Callable[[Server, int], None] = ask_well)
 
 def counted(server: Server, model: str) -> tuple[int, int]:
     """Returns how many requests succeeded and how many failed."""
-    (found,) = json.loads(server.get(f"/v2/models/{model}/stats")[1])["model_stats"]
-    return int(found["inference_stats"]["success"]["count"]), int(
-        found["inference_stats"]["fail"]["count"]
-    )
+    (model_stats,) = json.loads(server.get(f"/v2/models/{model}/stats")[1])["model_stats"]
+    statistics = model_stats["inference_stats"]
+    return int(statistics["success"]["count"]), int(statistics["fail"]["count"])
 
 
 def test_each_client_gets_its_own_response_and_each_step_counts_it(server: Server) -> None:

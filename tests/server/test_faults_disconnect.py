@@ -134,10 +134,10 @@ def test_closing_an_event_stream_cancels_the_model(server: Server, report: Repor
 
 
 def test_cancelling_a_grpc_stream_cancels_the_model(server: Server, report: Report) -> None:
-    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    received: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with grpc_client.InferenceServerClient(server.grpc) as client:
-        client.start_stream(callback=lambda result, error: found.put((result, error)))
+        client.start_stream(callback=lambda result, error: received.put((result, error)))
         client.async_stream_infer("endless", [text_input(grpc_client, "BEGUN", str(report.path))])
-        assert found.get(timeout=20)[1] is None
+        assert received.get(timeout=20)[1] is None
         client.stop_stream(cancel_requests=True)
         assert report.read() == b"begun cancelled"

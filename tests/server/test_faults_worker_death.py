@@ -158,15 +158,15 @@ def test_a_model_may_close_its_output(server: Server, pid: int) -> None:
 
 
 def test_a_stream_whose_worker_dies_gets_an_error_and_stays_open(server: Server) -> None:
-    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    received: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with grpc_client.InferenceServerClient(server.grpc) as client:
-        client.start_stream(callback=lambda result, error: found.put((result, error)))
+        client.start_stream(callback=lambda result, error: received.put((result, error)))
         client.async_stream_infer("decoupled_crash", [number_input(grpc_client, "ANY", 0)])
-        responses = [found.get(timeout=20) for _ in range(3)]
+        responses = [received.get(timeout=20) for _ in range(3)]
         assert [int(result.as_numpy("OUT")[0]) for result, _ in responses[:2]] == [0, 1]
         assert "decoupled_crash" in str(responses[2][1])
         client.async_stream_infer("bystander", [number_input(grpc_client, "ANY", 0)])
-        result, error = found.get(timeout=20)
+        result, error = received.get(timeout=20)
         assert error is None
         assert int(result.as_numpy("OUT")[0]) == 1
         client.stop_stream()

@@ -47,8 +47,8 @@ def connect(module: ModuleType, server: Endpoints) -> Any:
 
 @pytest.fixture(params=CLIENTS, ids=["http", "grpc"])
 def module(request: pytest.FixtureRequest) -> ModuleType:
-    found: ModuleType = request.param
-    return found
+    client: ModuleType = request.param
+    return client
 
 
 @pytest.fixture

@@ -41,8 +41,8 @@ def infer(
         f"/v2/models/{model}/infer", {"id": request_id, "inputs": list(inputs)}
     )
     assert status == 200, body
-    found: dict[str, Any] = json.loads(body)
-    return found
+    response: dict[str, Any] = json.loads(body)
+    return response
 
 
 def infer_sums(server: Endpoints, request_id: str = "") -> None:
@@ -185,7 +185,7 @@ class TestFile:
         assert dict(steps[1].stamps)["REQUEST_END"] <= dict(outer.stamps)["REQUEST_END"]
 
     def test_bls_calls_are_part_of_the_trace(self, traced: FileServer) -> None:
-        """Only the call that was given the trace is traced."""
+        """Only the call that gets the trace is traced."""
         infer(traced.server, "caller", fp32("X", 1, 2, 3, 4), request_id="b")
         outer, inner = traced.take()
         assert (outer.model, inner.model, inner.request_id, inner.parent_id) == (

@@ -20,8 +20,8 @@ def classify(
     options: dict[str, Any] = NOTHING,
     **parameters: Any,
 ) -> Case:
-    wanted = {"name": output, "parameters": {"classification": k, **parameters}}
-    return infer(name, "classifier", {"inputs": [features], "outputs": [wanted]}, **options)
+    requested = {"name": output, "parameters": {"classification": k, **parameters}}
+    return infer(name, "classifier", {"inputs": [features], "outputs": [requested]}, **options)
 
 
 CASES: list[Case] = [
