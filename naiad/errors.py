@@ -26,14 +26,18 @@ class NaiadError(Exception):
     """An error for the client.
 
     `retry_after_s` is set if the same request may succeed later: the server is overloaded or
-    draining, or a worker restarts.
+    draining, or a worker restarts. `details` are lines for the operator, such as a traceback; they
+    may contain paths, so no client sees them.
     """
 
-    def __init__(self, code: Code, message: str, retry_after_s: int | None = None) -> None:
+    def __init__(
+        self, code: Code, message: str, retry_after_s: int | None = None, *, details: str = ""
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.retry_after_s = retry_after_s
+        self.details = details
 
 
 def invalid_arg(message: str) -> NaiadError:

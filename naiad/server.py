@@ -14,6 +14,7 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 import signal
 import socket
 import ssl
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 import uvloop
 
 from naiad import __version__, log, tables, wiring
-from naiad.errors import Code, NaiadError, internal
+from naiad.errors import Code, NaiadError
 from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.metrics import MetricsFrontend
@@ -33,12 +34,15 @@ from naiad.instances.heartbeat import HEARTBEAT_NS
 from naiad.instances.template_process import Templates
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.page import MetricsPage
+from naiad.repository.load.failure import failure_summary
 from naiad.settings import Settings
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
 
 LISTEN_BACKLOG = 4096
+NO_TERMINAL_COLUMNS = 100
+"""The width of tables in a file or a pipe."""
 
 
 def run(settings: Settings) -> int:
@@ -53,6 +57,8 @@ def run(settings: Settings) -> int:
     except NaiadError as error:
         log.flush()
         print(f"error: creating server: {error.code} - {error.message}", file=sys.stderr)
+        if error.details:
+            print(error.details, file=sys.stderr)
         return 1
     finally:
         log.flush()
@@ -75,6 +81,8 @@ class Server:
         self._settings = settings
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._listeners: list[asyncio.Server] = []
+        self._failed = ""
+        """Which models failed at the start, and why."""
 
     async def run(self) -> int:
         settings, loop = self._settings, asyncio.get_running_loop()
@@ -100,6 +108,8 @@ class Server:
                     return 0
                 for line in started:
                     log.info(line)
+                if self._failed:
+                    log.error(self._failed)
                 await self._signals.get()
                 return await self._shut_down()
         finally:
@@ -179,16 +189,20 @@ class Server:
             self._signals.put_nowait(interrupted.result())
         interrupted.cancel()
         self._print_tables()
-        if not loading.result() and self._settings.exit_on_error:
+        start = loading.result()
+        if start.failures:
+            self._failed = failure_summary(start.failures, start.num_models)
+        if not start.is_success and self._settings.exit_on_error:
             await self._core.repository.stop()
-            raise internal("failed to load all models")
+            raise NaiadError(Code.INTERNAL, "failed to load all models", details=self._failed)
         self._core.is_started = True
         return True
 
     def _print_tables(self) -> None:
         settings = self._settings
-        log.table(tables.model_table(self._core.repository.status_rows()))
-        log.table(tables.option_table(settings, __version__, wiring.EXTENSIONS))
+        columns = shutil.get_terminal_size((NO_TERMINAL_COLUMNS, 0)).columns
+        log.table(tables.model_table(self._core.repository.status_rows(), columns))
+        log.table(tables.option_table(settings, __version__, wiring.EXTENSIONS, columns))
 
     # Shutdown.
 

@@ -7,19 +7,28 @@ Rule: rows and layout are exactly Triton's, because scripts search the log for t
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from naiad.log.line import escape_control
 from naiad.settings import Settings
 
+MIN_LAST_COLUMN = 20
 
-def render_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Renders a table. A cell may have several lines; other control characters are escaped."""
+
+def render_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], max_columns: int = 0
+) -> str:
+    """Renders a table. A cell may have several lines; other control characters are escaped. The last
+    column is wrapped so that the table is no wider than `max_columns`, if that is given."""
     split = [[_cell_lines(cell) for cell in row] for row in rows]
-    widths = [
-        max([len(heading), *(len(line) for row in split for line in row[column])])
-        for column, heading in enumerate(headings)
-    ]
+    widths = _widths(headings, split)
+    excess = sum(widths) + 3 * len(widths) + 1 - max_columns
+    if max_columns and excess > 0:
+        width = max(widths[-1] - excess, MIN_LAST_COLUMN)
+        for row in split:
+            row[-1] = [part for line in row[-1] for part in textwrap.wrap(line, width) or [""]]
+        widths = _widths(headings, split)
     border = "+" + "+".join("-" * (width + 2) for width in widths) + "+\n"
     lines = [border, _line(headings, widths), border]
     for row in split:
@@ -40,12 +49,14 @@ def backend_table(rows: Iterable[tuple[str, str, str]]) -> str:
     return render_table(["Backend", "Path", "Config"], rows)
 
 
-def model_table(rows: Iterable[tuple[str, str, str]]) -> str:
+def model_table(rows: Iterable[tuple[str, str, str]], max_columns: int = 0) -> str:
     """Renders rows of (model, version, status). The version is '-' if the model has none."""
-    return render_table(["Model", "Version", "Status"], rows)
+    return render_table(["Model", "Version", "Status"], rows, max_columns)
 
 
-def option_table(settings: Settings, server_version: str, extensions: Sequence[str]) -> str:
+def option_table(
+    settings: Settings, server_version: str, extensions: Sequence[str], max_columns: int = 0
+) -> str:
     rows = [
         ("server_id", settings.id),
         ("server_version", server_version),
@@ -83,7 +94,7 @@ def option_table(settings: Settings, server_version: str, extensions: Sequence[s
     rows.append(("strict_readiness", _flag(settings.strict_readiness)))
     rows.append(("exit_timeout", str(settings.exit_timeout_secs)))
     rows.append(("cache_enabled", _flag(bool(settings.cache_config))))
-    return render_table(["Option", "Value"], rows)
+    return render_table(["Option", "Value"], rows, max_columns)
 
 
 def backend_config_text(settings: Settings, backend: str) -> str:
@@ -98,6 +109,13 @@ def backend_config_text(settings: Settings, backend: str) -> str:
         {"cmdline": dict(sorted((cmdline | settings.backend_settings(backend)).items()))},
         separators=(",", ":"),
     )
+
+
+def _widths(headings: Sequence[str], rows: Sequence[Sequence[Sequence[str]]]) -> list[int]:
+    return [
+        max([len(heading), *(len(line) for row in rows for line in row[column])])
+        for column, heading in enumerate(headings)
+    ]
 
 
 def _cell_lines(cell: str) -> list[str]:

@@ -245,19 +245,21 @@ class Instance:
         """Tries until the instance serves again. Each attempt waits longer; in a crash loop there
         is one only now and then."""
         reason = describe_status(await asyncio.shield(ended.exited)) if ended.pid else "ended"
+        details = ""
         while self.state is State.DOWN:
             delay_s = self._restarts.next_delay_s(self._clock.now_ns())
             self.last_end = reason
             if self._restarts.is_broken:
                 self._observers.notify_state_change()
-            log.error(f"worker of '{self.name}' {reason}; restarting in {delay_s:g} s")
+            log.error(f"worker of '{self.name}' {reason}; restarting in {delay_s:g} s", details)
             await asyncio.sleep(delay_s)
             self._statistics.worker_restarts += 1
             try:
                 await self._start(None)
                 log.info(f"worker of '{self.name}' is back")
             except NaiadError as error:
-                reason = f"failed to start: {error.message}"
+                first, _, rest = error.message.partition("\n")
+                reason, details = f"failed to start: {first}", error.details or rest
                 await self._discard_process()
 
     # What its process reports (naiad.instances.worker_process.WorkerListener).

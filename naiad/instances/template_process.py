@@ -15,8 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from naiad import log
-from naiad.errors import internal
+from naiad.errors import Code, NaiadError, internal
 from naiad.instances.channel import Channel
 from naiad.ipc.messages import Exited, Fork, Forked, FromTemplate, TemplateFailed, TemplateReady
 from naiad.shm.arena import Arena
@@ -97,11 +96,10 @@ class TemplateProcess:
             case TemplateReady():
                 self._ready.set_result(None)
             case TemplateFailed():
-                log.error(
-                    f"the template process of backend '{self.backend}' failed:\n{message.message}"
-                )
                 last = message.message.rstrip().rpartition("\n")[2]
-                self._fail_start(f"unable to load backend '{self.backend}': {last}")
+                self._fail_start(
+                    f"unable to load backend '{self.backend}': {last}", message.message
+                )
             case Forked():
                 self._handed_over.pop(message.worker).close()
             case Exited():
@@ -118,9 +116,9 @@ class TemplateProcess:
             callback(9)
         self._process.poll()
 
-    def _fail_start(self, message: str) -> None:
+    def _fail_start(self, message: str, details: str = "") -> None:
         if not self._ready.done():
-            self._ready.set_exception(internal(message))
+            self._ready.set_exception(NaiadError(Code.INTERNAL, message, details=details))
             self._ready.exception()
 
     def close(self) -> None:

@@ -166,8 +166,10 @@ class WorkerProcess:
             case Configured() | Loaded():
                 self._finish_reply(message)
             case Failed():
-                log.error(f"worker of '{self.name}' failed: {message.details}")
-                self._finish_reply(NaiadError(Code[message.error.code], message.error.message))
+                error = message.error
+                self._finish_reply(
+                    NaiadError(Code[error.code], error.message, details=message.details)
+                )
             case _:
                 if self._listener is not None:
                     self._listener.on_worker_message(message)

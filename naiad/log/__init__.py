@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from naiad.log.line import ERROR, INFO, VERBOSE, WARNING, head, json_line, quote
+from naiad.log.line import ERROR, INFO, VERBOSE, WARNING, head, indented, json_line, quote
 from naiad.log.writer import LogWriter
 
 MAX_MESSAGE_CHARS = 1 << 20
@@ -94,9 +94,11 @@ def warning(message: str, *, request_id: str = "") -> None:
         _put(WARNING, message, request_id)
 
 
-def error(message: str, *, request_id: str = "") -> None:
+def error(message: str, details: str = "", *, request_id: str = "") -> None:
+    """`details` are further lines, such as a traceback, that are printed as they are below the
+    message."""
     if settings.log_error:
-        _put(ERROR, message, request_id)
+        _put(ERROR, message, request_id, details)
 
 
 def verbose(level: int, message: str, *, request_id: str = "") -> None:
@@ -138,6 +140,7 @@ def emit(
     time_ns: int = 0,
     *,
     request_id: str = "",
+    details: str = "",
 ) -> None:
     """Logs a line that was written elsewhere, by a model in a worker or by a library.
 
@@ -150,7 +153,7 @@ def emit(
         message = f"{message[:MAX_MESSAGE_CHARS]}... ({num_cut} more characters)"
     _writer.put(
         _descriptor(severity),
-        _text(severity, message, file, line, pid, time_ns or time.time_ns(), request_id),
+        _text(severity, message, file, line, pid, time_ns or time.time_ns(), request_id, details),
     )
 
 
@@ -186,7 +189,7 @@ class _LibraryHandler(logging.Handler):
         emit(severity, message, record.pathname, record.lineno, os.getpid())
 
 
-def _put(severity: str, message: str, request_id: str) -> None:
+def _put(severity: str, message: str, request_id: str, details: str = "") -> None:
     frame = sys._getframe(2)
     emit(
         severity,
@@ -195,6 +198,7 @@ def _put(severity: str, message: str, request_id: str) -> None:
         frame.f_lineno,
         os.getpid(),
         request_id=request_id,
+        details=details,
     )
 
 
@@ -213,15 +217,25 @@ def _descriptor(severity: str) -> int:
 
 
 def _text(
-    severity: str, message: str, file: str, line: int, pid: int, time_ns: int, request_id: str = ""
+    severity: str,
+    message: str,
+    file: str,
+    line: int,
+    pid: int,
+    time_ns: int,
+    request_id: str = "",
+    details: str = "",
 ) -> bytes:
+    details = details[:MAX_MESSAGE_CHARS]
     if settings.log_json:
+        message = f"{message}\n{details}" if details else message
         text = json_line(severity, time_ns, pid, file, line, message, request_id)
     else:
         if request_id:
             message = f"[request id: {request_id}] {message}"
         start = head(severity, time_ns, pid, file, line, settings.log_format)
         text = f"{start}{quote(message) if settings.should_escape else message}\n"
+        text += indented(details)
     return text.encode(errors="backslashreplace")
 
 

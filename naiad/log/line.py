@@ -1,7 +1,8 @@
 """The text of one log line: in one of Triton's two formats, or as JSON.
 
 Everything here is a pure function of the line's parts. Times are UTC in every format, as in Triton.
-Rule: the result is always one line without control characters, for any message.
+Rule: a message is always one line without control characters. Only details have further lines;
+      these are indented, so that none of them looks like a line of the log.
 """
 
 from __future__ import annotations
@@ -80,6 +81,12 @@ def escape(text: str) -> str:
 def escape_control(text: str) -> str:
     """Escapes only the control characters, for text that is shown unquoted."""
     return _CONTROL.sub(_escape_character, text)
+
+
+def indented(details: str) -> str:
+    """Lines to print below a message; empty if there are none."""
+    lines = details.rstrip().split("\n") if details.strip() else []
+    return "".join(f"    {escape_control(line.expandtabs(4))}".rstrip() + "\n" for line in lines)
 
 
 def _escape_character(match: re.Match[str]) -> str:

@@ -65,15 +65,15 @@ def status_rows(entries: Entries) -> list[Row]:
     rows: list[Row] = []
     for entry in sorted(entries, key=lambda entry: (entry.name, entry.namespace)):
         if not entry.statuses:
-            rows.append(
-                (entry.name, "-", f"Not loaded: {entry.failure or 'No model version was found'}")
-            )
+            reason = _first_line(entry.failure) or "No model version was found"
+            rows.append((entry.name, "-", f"Not loaded: {reason}"))
         for version, status in sorted(entry.statuses.items()):
-            rows.append(
-                (
-                    entry.name,
-                    str(version),
-                    f"{status.state}: {status.reason}" if status.reason else status.state.value,
-                )
-            )
+            reason = _first_line(status.reason)
+            shown = f"{status.state}: {reason}" if reason else status.state.value
+            rows.append((entry.name, str(version), shown))
     return rows
+
+
+def _first_line(reason: str) -> str:
+    """The log has the rest."""
+    return reason.partition("\n")[0]

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from naiad import log
 from naiad.core.model_spec import ModelIndex
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, invalid_arg, not_found, unavailable
@@ -43,6 +42,20 @@ class RepositoryOptions(msgspec.Struct, frozen=True):
     poll_interval_s: float = 0.0
     """`--repository-poll-secs` in poll mode; 0 means no polling."""
     reloads: ReloadOptions = ReloadOptions()
+
+
+class Start(msgspec.Struct, frozen=True):
+    """How the first loads of the server went."""
+
+    is_complete: bool
+    """Every repository could be read."""
+    num_models: int
+    failures: dict[str, str]
+    """Model -> why it does not serve."""
+
+    @property
+    def is_success(self) -> bool:
+        return self.is_complete and not self.failures
 
 
 class Repository:
@@ -140,9 +153,9 @@ class Repository:
 
     # Changes.
 
-    async def start(self) -> bool:
-        """Loads the models that the control mode selects. Returns True if all of them serve; a
-        model that fails does not keep the others from serving."""
+    async def start(self) -> Start:
+        """Loads the models that the control mode selects. A model that fails does not keep the
+        others from serving."""
         remove_leftovers()
         is_listed = self._options.is_explicit and self._options.startup_models != ["*"]
         listed = set(self._options.startup_models) if is_listed else None
@@ -152,11 +165,17 @@ class Repository:
         if self._options.poll_interval_s:
             fingerprints = await asyncio.to_thread(self._sources.fingerprints)
         failures = await self._operations.reload_all(set(present) if listed is None else listed)
-        for name in sorted(failures):
-            log.error(f"failed to load '{name}': {failures[name].message}")
         if self._options.poll_interval_s:
             self._poll.start(fingerprints, set(failures))
-        return is_complete and not failures
+        reasons = {name: self._reason(name, error) for name, error in failures.items()}
+        num_models = len(reasons.keys() | {entry.name for entry in self._entries})
+        return Start(is_complete, num_models, reasons)
+
+    def _reason(self, name: str, error: NaiadError) -> str:
+        """The error that the client would get hides why a config cannot be read."""
+        entries = self._entries.named(name)
+        text = next((entry.failure_text() for entry in entries if not entry.models), "")
+        return text or str(error.__cause__ or error.message)
 
     async def load(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
         """Returns when the model serves. `caller` is the instance whose model made the request, if

@@ -125,9 +125,12 @@ class Worker:
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, NaiadError):
-            work_error = WorkError.of(error)
-        else:
-            work_error = WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}")
+            cause = error.__cause__
+            is_told = cause is None or str(cause) in error.message
+            details = error.details or ("" if is_told else _last_lines(cause))
+            self.channel.send(Failed(WorkError.of(error), details))
+            return
+        work_error = WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}")
         self.channel.send(Failed(work_error, _last_lines(error)))
 
     def _is_ready(self) -> bool:

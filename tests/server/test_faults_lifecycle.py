@@ -134,8 +134,15 @@ def test_a_failed_model_stops_the_start_by_default(
         )
     )
     assert launched[0].wait_exit() != 0
-    assert any("no weights here" in line for line in launched[0].lines)
-    assert any("failed to load all models" in line for line in launched[0].lines)
+    lines = list(launched[0].lines)
+    failures = [line for line in lines if "failed to load 'initialize_raises'" in line]
+    assert len(failures) == 1
+    assert "failed to load 'initialize_raises' version 1: Internal: ValueError" in failures[0]
+    assert not [line for line in lines if "\\n" in line], "newlines are not escaped"
+    assert max(len(line) for line in lines if line.startswith("|")) <= 100
+    last = [line for line in lines if line.strip()][-1]
+    assert last.startswith("1 of 2 models failed: initialize_raises: ValueError: no weights here")
+    assert any("failed to load all models" in line for line in lines)
 
 
 def test_starts_with_a_failed_model_if_exit_on_error_is_false(faults: list[str]) -> None:

@@ -139,3 +139,16 @@ def test_backend_table() -> None:
     }
     assert text == json.dumps(expected, separators=(",", ":"))
     assert rows(backend_table([("python", "/b/python", text)])) == [["python", "/b/python", text]]
+
+
+def test_a_table_fits_the_terminal() -> None:
+    table = model_table([("m", "1", "UNAVAILABLE: " + "a long reason " * 20)], 80)
+    assert {len(line) for line in table.splitlines()} == {max(map(len, table.splitlines()))}
+    assert max(map(len, table.splitlines())) <= 80
+    assert " ".join(row[2] for row in rows(table)).count("a long reason") >= 19
+
+
+def test_a_word_that_is_too_long_for_the_terminal_is_broken() -> None:
+    table = model_table([("m", "1", "x" * 300)], 60)
+    assert max(map(len, table.splitlines())) <= 60
+    assert "".join(row[2] for row in rows(table)) == "x" * 300

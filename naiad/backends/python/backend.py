@@ -19,7 +19,7 @@ from naiad.backends.backend import Backend, Runtime
 from naiad.backends.python import pb_utils
 from naiad.backends.python.config import ModelConfig, completed_config
 from naiad.backends.python.instance import AWAITED_HANDLES, Instance, install
-from naiad.backends.python.model_fault import client_message, log_lines, model_traceback, place
+from naiad.backends.python.model_fault import client_message, log_lines, place
 from naiad.backends.python.model_module import import_model_class, version_dir
 from naiad.backends.python.ready_check import ReadyCheck
 from naiad.backends.python.request import (
@@ -254,9 +254,8 @@ class PythonBackend(Backend):
     def _load_error(self, error: BaseException) -> NaiadError:
         if isinstance(error, NaiadError):
             return error
-        return internal(client_message(error, self._server_dirs)).with_traceback(
-            model_traceback(error)
-        )
+        message = client_message(error, self._server_dirs)
+        return NaiadError(Code.INTERNAL, message, details=log_lines(error))
 
 
 def _missing_execute(arguments: LoadArguments) -> Execute:

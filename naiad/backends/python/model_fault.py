@@ -39,7 +39,7 @@ def client_message(error: BaseException, server_dirs: tuple[str, ...] = ()) -> s
 
 def log_lines(error: BaseException) -> str:
     """Returns the last lines of the traceback."""
-    lines = traceback.format_exception(type(error), error, model_traceback(error))
+    lines = traceback.format_exception(type(error), error, _model_traceback(error))
     return wire_text("\n".join("".join(lines).rstrip().splitlines()[-LOG_LINES:]))
 
 
@@ -51,7 +51,7 @@ def place(error: BaseException) -> tuple[str, int]:
     return os.path.basename(frames[-1].filename), frames[-1].lineno or 0
 
 
-def model_traceback(error: BaseException) -> TracebackType | None:
+def _model_traceback(error: BaseException) -> TracebackType | None:
     """Returns the traceback, starting at the first line of model code."""
     entry = error.__traceback__
     while entry is not None and _is_naiad_code(entry.tb_frame.f_code.co_filename):

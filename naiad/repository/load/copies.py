@@ -12,6 +12,7 @@ import asyncio
 from naiad import log
 from naiad.errors import NaiadError
 from naiad.repository.agents import run_agents
+from naiad.repository.load.failure import brief_reason
 from naiad.repository.load.loader import ConfiguredProcess, Loader
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSource, ModelSources
@@ -53,7 +54,7 @@ class CopyStarter:
                 if attempt < self._retry_count:
                     log.warning(
                         f"failed to load '{source.name}' version {version}, trying again: "
-                        f"{error.code}: {error.message}"
+                        f"{error.code}: {brief_reason(error.message)}"
                     )
         return error
 

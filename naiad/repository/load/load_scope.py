@@ -153,6 +153,7 @@ class LoadScopes:
         try:
             node.source = self._sources.read(name, store, override)
         except NoVersionError as error:
+            log.error(f"failed to load '{name}': {error.message}")
             node.error = invalid_arg(f"load failed for model '{name}': {error.message}\n")
         except NaiadError as error:
             node.error = _unreadable(name, error)
@@ -165,11 +166,13 @@ class LoadScopes:
     ) -> None:
         last = self._last_of_circle(source)
         if last:
-            node.source = None
-            node.error = invalid_arg(
-                f"load failed for model '{node.name}': circular dependency between ensembles: "
-                f"{node.name} -> ... -> {last} -> {node.name}\n"
+            circle = (
+                "circular dependency between ensembles: "
+                f"{node.name} -> ... -> {last} -> {node.name}"
             )
+            log.error(f"failed to load '{node.name}': {circle}")
+            node.source = None
+            node.error = invalid_arg(f"load failed for model '{node.name}': {circle}\n")
             return
         for name in source.parts if should_load_parts else ():
             entry = self._parts.find(name, node.namespace)

@@ -184,6 +184,7 @@ class Reloader:
                 for version in plan.start
             }
         except NaiadError as error:
+            log.error(f"failed to load '{entry.name}': {error.message}")
             entry.failure = error.message
             entry.returns_with_parts = True
             raise invalid_arg(f"load failed for model '{entry.name}': {error.message}\n") from error
@@ -199,24 +200,18 @@ class Reloader:
             if part.key not in entry.part_keys or entry is part or not is_due:
                 continue
             node = Node(entry.key, entry.name, entry.namespace, entry.source, is_forced=True)
-            try:
+            # The log has the reason; the part serves either way.
+            with contextlib.suppress(NaiadError):
                 await self._reload_model(node, lock)
-            except NaiadError as error:
-                log.error(
-                    f"failed to rebuild ensemble '{entry.name}' after its model '{part.name}' "
-                    f"was loaded: {error.message}"
-                )
 
 
 def _requested_errors(layer: list[Node], results: list[BaseException | None]) -> list[NaiadError]:
-    """The errors of models that the request named. Those of other models are logged: the ensemble
-    that needs them reports them in its own error."""
+    """The errors of models that the request named. The ensemble that needs another model reports
+    that model's failure in its own error."""
     errors: list[NaiadError] = []
     for node, result in zip(layer, results, strict=True):
-        if isinstance(result, NaiadError) and node.is_requested:
-            errors.append(result)
-        elif isinstance(result, NaiadError):
-            log.error(f"failed to load '{node.name}', which an ensemble needs: {result.message}")
+        if isinstance(result, NaiadError):
+            errors += [result] if node.is_requested else []
         elif result is not None:
             raise result
     return errors

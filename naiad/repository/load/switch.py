@@ -46,9 +46,12 @@ class Switch:
         self, entry: Entry, started: dict[int, Model], failed: dict[int, NaiadError]
     ) -> None:
         for version, error in failed.items():
-            reason = f"{error.code}: {error.message}"
-            log.error(f"failed to load '{entry.name}' version {version}: {reason}")
-            entry.abandon_loading([version], reason)
+            first, _, rest = error.message.partition("\n")
+            log.error(
+                f"failed to load '{entry.name}' version {version}: {error.code}: {first}",
+                error.details or rest,
+            )
+            entry.abandon_loading([version], f"{error.code}: {error.message}")
         entry.abandon_loading(started)
         for model in started.values():
             self._drains.start(model)

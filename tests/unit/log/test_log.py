@@ -238,3 +238,17 @@ def test_lines_are_written_before_the_process_ends() -> None:
         "from naiad import log\nfor i in range(500): log.info(str(i))", stdout=subprocess.PIPE
     )
     assert len(result.stdout.splitlines()) == 500
+
+
+def test_details_are_lines_below_the_message(capfd: pytest.CaptureFixture[str]) -> None:
+    log.error("failed", 'Traceback:\n  File "m.py"\n\n\tx\x1b[2J\n')
+    first, *rest = written(capfd)[1].splitlines()
+    assert first.endswith('] "failed"')
+    assert rest == ["    Traceback:", '      File "m.py"', "", "        x\\u001B[2J"]
+
+
+def test_details_are_part_of_a_json_line(capfd: pytest.CaptureFixture[str]) -> None:
+    log.configure(LogSettings(log_json=True))
+    log.error("failed", "one\ntwo")
+    (line,) = written(capfd)[1].splitlines()
+    assert json.loads(line)["message"] == "failed\none\ntwo"

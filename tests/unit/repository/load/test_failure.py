@@ -1,0 +1,38 @@
+import pytest
+
+from naiad.repository.load.failure import brief_reason, failure_summary
+
+PYTHON = "KeyError: 'TOKEN'\n\nAt:\n  <frozen os>(679): __getitem__\n  model.py(54): initialize\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "brief"),
+    [
+        (f"Internal: {PYTHON}", "KeyError 'TOKEN' (model.py:54)"),
+        (
+            f"version 1 is at UNAVAILABLE state: Internal: {PYTHON};",
+            "KeyError 'TOKEN' (model.py:54)",
+        ),
+        (
+            "Internal: ValueError: bad\n\nAt:\n  hub.py(3): get\n  model.py(5): initialize\n",
+            "ValueError: bad (model.py:5)",
+        ),
+        ("ImportError: x\n\nAt:\n  other.py(3): <module>\n", "ImportError: x (other.py:3)"),
+        (
+            "load failed for model 'm': at least one version must be available\n",
+            "at least one version must be available",
+        ),
+        ("x" * 500, "x" * 197 + "..."),
+        ("", ""),
+    ],
+)
+def test_a_reason_is_one_line_with_its_place(message: str, brief: str) -> None:
+    assert brief_reason(message) == brief
+
+
+def test_the_summary_names_every_model() -> None:
+    assert (
+        failure_summary({"llama7b": f"Internal: {PYTHON}"}, 3)
+        == "1 of 3 models failed: llama7b: KeyError 'TOKEN' (model.py:54)"
+    )
+    assert failure_summary({"b": "no", "a": "gone"}, 2) == "2 of 2 models failed: a: gone; b: no"
