@@ -13,6 +13,7 @@ from pathlib import Path
 
 from naiad import __version__
 from naiad.core.clock import Clock, LoopClock
+from naiad.core.install_advice import install_command
 from naiad.core.installed_backends import installed_backends
 from naiad.core.job import Job
 from naiad.core.model_spec import ServerMetadata
@@ -215,11 +216,8 @@ def model_services(settings: Settings, clock: Clock, custom: CustomMetrics) -> M
     )
 
 
-def build_core(
-    settings: Settings, loop: asyncio.AbstractEventLoop, templates: Templates, custom: CustomMetrics
-) -> InferenceCore:
-    """Raises NaiadError if a repository cannot be used at all, or an option is invalid."""
-    config_options = ConfigOptions(
+def config_options(settings: Settings) -> ConfigOptions:
+    return ConfigOptions(
         is_auto_complete_enabled=not (
             settings.disable_auto_complete_config or settings.strict_model_config
         ),
@@ -230,6 +228,12 @@ def build_core(
         | folder_backends(Path(settings.backend_directory)),
     )
 
+
+def build_core(
+    settings: Settings, loop: asyncio.AbstractEventLoop, templates: Templates, custom: CustomMetrics
+) -> InferenceCore:
+    """Raises NaiadError if a repository cannot be used at all, or an option is invalid."""
+    options = config_options(settings)
     clock = LoopClock(loop)
     services = model_services(settings, clock, custom)
     cache = _cache(settings, clock)
@@ -237,7 +241,7 @@ def build_core(
         clock, templates, services, load_options(settings), _rate_limiter(settings, clock), cache
     )
     stores = [_store(repository, settings) for repository in settings.model_repository]
-    sources = ModelSources(stores, config_options, is_namespacing=settings.model_namespacing)
+    sources = ModelSources(stores, options, is_namespacing=settings.model_namespacing)
     repository = Repository(
         sources,
         loader,
@@ -258,7 +262,7 @@ def build_core(
         strict_readiness=settings.strict_readiness,
         regions=RegionTable(
             is_allowed=settings.allow_client_shm,
-            open_cuda=partial(open_cuda_region, CudaProxy()) if config_options.gpus else None,
+            open_cuda=partial(open_cuda_region, CudaProxy()) if options.gpus else None,
         ),
         tracing=build_tracing(settings),
         cache=cache,
@@ -291,8 +295,8 @@ def build_tracing(settings: Settings) -> Tracing:
         from naiad.trace.otel import OtelSink
     except ImportError as error:
         raise unsupported(
-            "--trace-config mode=opentelemetry needs the extra 'otel' "
-            f"(pip install 'naiad[otel]'): {error}"
+            f"--trace-config mode=opentelemetry needs the extra 'otel' ({install_command('otel')}): "
+            f"{error}"
         ) from error
     return Tracing(options, OtelSink(options.otel))
 

@@ -16,6 +16,7 @@ import msgspec
 
 from naiad.analyze.goal import constraints_of, objectives_of
 from naiad.analyze.settings import ModelSpec, ProfileOptions
+from naiad.core.install_advice import install_command
 from naiad.settings.option import OptionError
 
 _KEYS_WITHOUT_EFFECT = """
@@ -93,7 +94,7 @@ def _yaml(path: Path, text: str) -> Any:
         import yaml
     except ImportError:
         raise OptionError(
-            "reading a YAML file needs the package 'pyyaml': pip install naiad[analyze]"
+            f"reading a YAML file needs the package 'pyyaml': {install_command('analyze')}"
         ) from None
     try:
         return yaml.safe_load(text)

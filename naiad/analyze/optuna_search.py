@@ -14,6 +14,7 @@ from naiad.analyze.brute import Search
 from naiad.analyze.quick import refine
 from naiad.analyze.settings import ProfileOptions
 from naiad.analyze.space import Point, Space, Trial
+from naiad.core.install_advice import install_command
 from naiad.settings.option import OptionError
 
 _MIN_TRIALS = 12
@@ -84,7 +85,7 @@ def _study(seed: int) -> Any:
         import optuna
     except ImportError:
         raise OptionError(
-            "the optuna search needs the package 'optuna': pip install naiad[analyze]"
+            f"the optuna search needs the package 'optuna': {install_command('analyze')}"
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna.create_study(

@@ -89,7 +89,12 @@ naiad.add_command(
     help="With --write: an example input, including the batch dimension, for models whose files do "
     "not declare shapes (TorchScript), e.g. x=1,3,224,224. May be repeated.",
 )
-def check(directories: tuple[Path, ...], write: bool, examples: tuple[str, ...]) -> int:
+@click.option(
+    "--load",
+    is_flag=True,
+    help="Also load each model once, in a worker as the server does, and end it again.",
+)
+def check(directories: tuple[Path, ...], write: bool, examples: tuple[str, ...], load: bool) -> int:
     """Check model repositories without serving them.
 
     Reports each problem with its file and line, what was found, what was expected and how to fix
@@ -108,7 +113,32 @@ def check(directories: tuple[Path, ...], write: bool, examples: tuple[str, ...])
         raise click.UsageError("--example requires --write")
     findings = check_repository(directories)
     click.echo(render_findings(findings), nl=False)
-    return 1 if has_failed or any(finding.severity is Severity.ERROR for finding in findings) else 0
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if load and not any(not finding.model for finding in errors):
+        has_failed |= not _try_loads(directories, {finding.model for finding in errors})
+    return 1 if has_failed or errors else 0
+
+
+def _try_loads(directories: tuple[Path, ...], failed: set[str]) -> bool:
+    """Whether every model that was tried could be loaded."""
+    from naiad import log
+    from naiad.tools.check_load import Trial, try_loads
+
+    log.configure(log.LogSettings(log_info=False))
+    trials: list[Trial] = []
+
+    def report(trial: Trial) -> None:
+        log.flush()
+        trials.append(trial)
+        click.echo(trial.line())
+        if trial.details:
+            click.echo("\n".join(f"    {line}".rstrip() for line in trial.details.splitlines()))
+
+    click.echo()
+    try_loads(directories, failed, report)
+    num_loaded = sum(not (trial.error or trial.skipped) for trial in trials)
+    click.echo(f"\n{num_loaded} of {len(trials)} models loaded")
+    return not any(trial.error for trial in trials)
 
 
 class LazyCommand(click.Command):

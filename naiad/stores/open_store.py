@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from naiad.core.install_advice import install_command
 from naiad.errors import invalid_arg
 from naiad.stores.bucket import Bucket
 from naiad.stores.credentials import Environment, store_options
@@ -48,7 +49,7 @@ def _bucket(location: Location, environment: Environment) -> Callable[[], Bucket
         extra = "hub" if location.scheme == "hf" else "cloud"
         raise invalid_arg(
             f"model repository '{location.url}' needs the package '{error.name}': "
-            f"pip install naiad[{extra}]"
+            + install_command(extra)
         ) from error
     options = store_options(location, environment)
     return lambda: ObjectBucket(location, options)

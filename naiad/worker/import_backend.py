@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 
 from naiad.backends.backend import Backend
+from naiad.core.install_advice import install_command
 from naiad.core.installed_backends import installed_backends
 
 BACKENDS = {
@@ -41,7 +42,7 @@ def import_backend(name: str) -> type[Backend]:
         if error.name not in EXTRAS:
             raise
         raise ModuleNotFoundError(
-            f"{error.name} is not installed: pip install naiad[{EXTRAS[error.name]}]"
+            f"{error.name} is not installed: {install_command(EXTRAS[error.name])}"
         ) from error
     if not isinstance(backend, type):
         raise TypeError(f"backend '{name}': {target} is not a class")

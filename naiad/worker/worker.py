@@ -126,8 +126,9 @@ class Worker:
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, NaiadError):
             cause = error.__cause__
-            is_told = cause is None or str(cause) in error.message
-            details = error.details or ("" if is_told else _last_lines(cause))
+            details = error.details
+            if cause is not None and str(cause) not in error.message:
+                details = details or _last_lines(cause)
             self.channel.send(Failed(WorkError.of(error), details))
             return
         work_error = WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}")

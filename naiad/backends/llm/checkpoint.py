@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from naiad.core.install_advice import install_command
 from naiad.errors import NaiadError, invalid_arg, not_found, unavailable
 
 PULLED = {"smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf"}
@@ -38,6 +39,11 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 def find_checkpoint(text: str, bases: list[Path]) -> Path:
     """`bases` are where relative paths count from, in order. Raises NaiadError."""
+    return find_local(text, bases) or _one_file(download(text))
+
+
+def find_local(text: str, bases: list[Path]) -> Path | None:
+    """None for the id of a hub repository. Raises NaiadError."""
     for base in bases:
         path = base / text  # an absolute path stays as it is
         if path.exists():
@@ -48,7 +54,7 @@ def find_checkpoint(text: str, bases: list[Path]) -> Path:
             raise not_found(f"checkpoint '{text}' was not fetched yet: run `naiad pull {text}`")
         return path
     if _HUB_ID.fullmatch(text) and not text.endswith(".gguf"):
-        return _one_file(download(text))
+        return None
     raise not_found(
         f"no checkpoint '{text}': expected a folder, a .gguf file, a name of `naiad pull` or the id of a hub repository"
     )
@@ -78,7 +84,8 @@ def download(hub_id: str) -> Path:
         )
     except ImportError:
         raise invalid_arg(
-            f"checkpoint '{hub_id}' looks like a hub id, which needs huggingface_hub: pip install 'naiad[llm]'"
+            f"checkpoint '{hub_id}' looks like a hub id, which needs huggingface_hub: "
+            + install_command("llm")
         ) from None
     token = os.environ.get("HF_TOKEN") or os.environ.get("PRIVATE_REPO_TOKEN") or None
     try:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.schema import plain_schema
+from naiad.core.install_advice import install_command
 from naiad.errors import NaiadError, invalid_arg
 from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.generation import EbnfGrammar, Grammar
@@ -73,7 +74,7 @@ class GrammarCompiler:
     def _start(self) -> None:
         model = self._model
         if find_spec("xgrammar") is None:
-            raise invalid_arg("structured output needs xgrammar: pip install 'naiad[grammar]'")
+            raise invalid_arg(f"structured output needs xgrammar: {install_command('grammar')}")
         # schemas are read without the package `tokenizers`, too
         from naiad.llm.text.tokenizer import Tokenizer
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from naiad.backends.llm.chat import ChatTemplates, read_chat_templates
 from naiad.backends.llm.checkpoint import find_checkpoint
+from naiad.backends.llm.checkpoint_kind import readable_checkpoint
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.options import LlmOptions
+from naiad.core.install_advice import install_command
 from naiad.errors import invalid_arg
 
 Log = Callable[[str], None]
@@ -24,7 +26,12 @@ OPENVINO_MODEL = "openvino_model.xml"
 
 def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Log) -> OpenModel:
     """Raises NaiadError."""
-    path = find_checkpoint(options.checkpoint or ".", bases)
+    given = find_checkpoint(options.checkpoint or ".", bases)
+    path = readable_checkpoint(given, bases[-1].absolute().parent if bases else None)
+    if path != given:
+        log(
+            f"'{given.name}' is a TensorRT-LLM engine: its checkpoint '{path.name}' is used instead"
+        )
     template = _find_file(options.chat_template, bases) if options.chat_template else None
     engine = (
         options.engine if options.engine != "auto" else choose_engine(path, options.settings.device)
@@ -34,7 +41,7 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
     if engine == "openvino":
         if find_spec("openvino_genai") is None:
             raise invalid_arg(
-                "the openvino engine needs openvino-genai: pip install 'naiad[openvino-llm]'"
+                f"the openvino engine needs openvino-genai: {install_command('openvino-llm')}"
             )
         from naiad.llm.openvino.engine import open_openvino
 
@@ -45,7 +52,8 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
         )  # fmt: skip
     if find_spec("torch") is None:
         raise invalid_arg(
-            f"checkpoint '{path.name}' needs the native engine, and that needs torch: pip install 'naiad[llm]'"
+            f"checkpoint '{path.name}' needs the native engine, and that needs torch: "
+            + install_command("llm")
         )
     return _open_native(path, options, chat, num_threads, log)
 

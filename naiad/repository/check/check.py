@@ -18,6 +18,8 @@ from naiad.errors import NaiadError
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.check.files import check_data_files, check_model_files, check_versions
 from naiad.repository.check.finding import Finding, Severity, render_finding, render_findings
+from naiad.repository.check.framework_files import LLM_BACKENDS, check_checkpoint
+from naiad.repository.check.packages import IsInstalled, check_package, is_installed
 from naiad.repository.config.config import (
     ConfigOptions,
     ModelConfigFile,
@@ -53,13 +55,18 @@ def check_repository(
     *,
     options: ConfigOptions | None = None,
     backends: Collection[str] = frozenset(BACKENDS),
+    is_installed: IsInstalled = is_installed,
 ) -> list[Finding]:
-    """`backends` are the known backends. A server with a --backend-directory knows more."""
-    return _Check(options or ConfigOptions(), backends).run(paths)
+    """`backends` are the known backends. A server with a --backend-directory knows more.
+    `is_installed` tells whether a package can be imported."""
+    return _Check(options or ConfigOptions(), backends, is_installed).run(paths)
 
 
 class _Check:
-    def __init__(self, options: ConfigOptions, backends: Collection[str]) -> None:
+    def __init__(
+        self, options: ConfigOptions, backends: Collection[str], is_installed: IsInstalled
+    ) -> None:
+        self._is_installed = is_installed
         self._options = options
         self._backends = backends
         self._findings: list[Finding] = []
@@ -132,7 +139,10 @@ class _Check:
             is_elsewhere = problem.code == "instance-gpus" and not self._options.gpus
             (warnings if is_elsewhere else errors).append(problem)
         errors += [*self._check_backend(file), *check_versions(file), *check_data_files(file)]
-        for problem in check_model_files(file):
+        errors += check_package(file, self._is_installed)
+        if file.config.backend in LLM_BACKENDS:
+            errors += check_checkpoint(file, self._is_installed)
+        for problem in check_model_files(file, self._is_installed):
             (warnings if problem.code == "no-tensors" else errors).append(problem)
         warnings += [*_check_doubtful(file)]
         return errors, warnings
@@ -148,13 +158,16 @@ class _Check:
             "the model configuration."
         )
         expected = "one of " + ", ".join(sorted(self._backends))
+        fix = f"did you mean '{near}'?" if near else ""
+        if backend == "tensorrt":
+            fix = "a TensorRT engine needs TensorRT: serve the ONNX model that it was built from"
         found.add(
             "backend-unknown",
             message,
             "backend",
             found=backend,
             expected=expected,
-            fix=f"did you mean '{near}'?" if near else "",
+            fix=fix,
         )
         return found.problems
 

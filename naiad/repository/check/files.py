@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from naiad.core.datatype import BY_CONFIG_NUMBER
+from naiad.repository.check.framework_files import check_model_file
+from naiad.repository.check.packages import IsInstalled, is_installed
 from naiad.repository.check.source import check_python_source
 from naiad.repository.config.autocomplete import MODEL_FILES
 from naiad.repository.config.config import ModelConfigFile
 from naiad.repository.config.problem import Problem, ProblemList
 from naiad.repository.config.source_map import entry_path
+from naiad.repository.environment.python_environment import REQUIREMENTS
 from naiad.repository.scan import select_versions
 
 
@@ -58,7 +61,9 @@ def _version_fix(file: ModelConfigFile) -> str:
     return f"create {name}/1 and put the model's files there"
 
 
-def check_model_files(file: ModelConfigFile) -> Iterator[Problem]:
+def check_model_files(
+    file: ModelConfigFile, is_installed: IsInstalled = is_installed
+) -> Iterator[Problem]:
     """Checks only backends whose model is a file with a known name."""
     config = file.config
     if config.backend not in MODEL_FILES or config.runtime or config.cc_model_filenames:
@@ -77,9 +82,16 @@ def check_model_files(file: ModelConfigFile) -> Iterator[Problem]:
                 expected=config.default_model_filename,
                 fix="put the file there, or name it in default_model_filename",
             )
-        elif config.backend == "python" and "EXECUTION_ENV_PATH" not in config.parameters:
+        elif config.backend != "python":
+            yield from check_model_file(file, path, shown)
+        elif "EXECUTION_ENV_PATH" not in config.parameters:
+            has_own_packages = (file.directory.path / REQUIREMENTS).is_file()
             yield from check_python_source(
-                path, shown, has_tensors=bool(config.input or config.output)
+                path,
+                shown,
+                has_tensors=bool(config.input or config.output),
+                folders=[] if has_own_packages else [directory, file.directory.path],
+                is_installed=is_installed,
             )
 
 

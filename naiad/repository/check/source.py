@@ -1,17 +1,26 @@
-"""Checks a Python model's source without running it: whether it parses, and whether it defines
-TritonPythonModel. Part of check."""
+"""Checks a Python model's source without running it: whether it parses, whether it defines
+TritonPythonModel, and whether what it imports is installed. Part of check."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from naiad.repository.check.packages import IsInstalled, check_imports, is_installed
 from naiad.repository.config.problem import Problem
 from naiad.repository.config.source_map import Position
 
 
-def check_python_source(path: Path, shown: str, *, has_tensors: bool) -> Iterator[Problem]:
+def check_python_source(
+    path: Path,
+    shown: str,
+    *,
+    has_tensors: bool,
+    folders: Sequence[Path] = (),
+    is_installed: IsInstalled = is_installed,
+) -> Iterator[Problem]:
+    """Imports are checked if `folders` are given, which are on the path of the model's worker."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError) as error:
@@ -36,6 +45,8 @@ def check_python_source(path: Path, shown: str, *, has_tensors: bool) -> Iterato
         )
         return
     yield from _check_class(tree, shown, has_tensors=has_tensors)
+    if folders:
+        yield from check_imports(tree, shown, folders, is_installed)
 
 
 def _check_class(tree: ast.Module, shown: str, *, has_tensors: bool) -> Iterator[Problem]:

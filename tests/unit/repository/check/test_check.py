@@ -3,6 +3,8 @@ of the repository itself are reported."""
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -32,12 +34,14 @@ def codes(findings: list[Finding]) -> list[tuple[str, str, str]]:
 def test_valid_models_have_no_findings(tmp_path: Path) -> None:
     add(tmp_path, "plain", "max_batch_size: 8\n" + IO)
     add(tmp_path, "batching", "max_batch_size: 8 dynamic_batching { }\n" + IO)
-    add(tmp_path, "imported", source="from implementation import TritonPythonModel\n")
-    add(tmp_path, "starred", source="from implementation import *\n")
+    imported = add(tmp_path, "imported", source="from implementation import TritonPythonModel\n")
+    (imported / "1" / "implementation.py").touch()
+    starred = add(tmp_path, "starred", source="from implementation import *\n")
+    (starred / "implementation.py").touch()
     add(
         tmp_path,
         "derived",
-        source="from base import Base\nclass TritonPythonModel(Base):\n    pass\n",
+        source="import sys\nsys.path.append('x')\nfrom base import Base\nclass TritonPythonModel(Base):\n    pass\n",
     )
     add(tmp_path, "assigned", source="class TritonPythonModel:\n    execute = None\n")
     add(
@@ -183,3 +187,132 @@ def test_the_example_in_the_documentation(tmp_path: Path, monkeypatch: pytest.Mo
     add(tmp_path / "models", "resnet", text + IO)
     monkeypatch.chdir(tmp_path)
     assert render_findings(check_repository([Path("models")])) == shown.partition("```")[0]
+
+
+def test_a_module_that_is_not_installed_is_an_error(tmp_path: Path) -> None:
+    source = "import os\nimport nosuchlib.part\ntry:\n    import maybe\nexcept ImportError: pass\n"
+    model = add(tmp_path, "m", source=source + GOOD_MODEL)
+    (finding,) = check_repository([tmp_path])
+    assert codes([finding]) == [("error", "m", "python-import")]
+    assert finding.problem.message == "No module named 'nosuchlib'"
+    assert finding.problem.where == "m/1/model.py:2"
+    (model / "requirements.txt").write_text("nosuchlib\n")
+    assert check_repository([tmp_path]) == []
+
+
+def test_a_backend_whose_package_is_missing_is_an_error(tmp_path: Path) -> None:
+    add_file(tmp_path, "m", "model.onnx", onnx_bytes())
+    assert check_repository([tmp_path], is_installed=lambda package: True) == []
+    (finding,) = check_repository([tmp_path], is_installed=lambda package: package != "onnxruntime")
+    assert codes([finding]) == [("error", "m", "backend-package")]
+    assert finding.problem.fix == "pip install '.[onnx]'", "this is a checkout"
+
+
+def onnx_bytes() -> bytes:
+    graph = b"\x0a\x00"
+    return b"\x08\x08" + b"\x3a" + bytes([len(graph)]) + graph
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"", "the file is empty"),
+        (b"garbage", "it does not parse as protobuf"),
+        (b"\x08\x08", "it has no graph"),
+        (onnx_bytes()[:-1], "it ends too early: 1 bytes are missing"),
+        (b"\x08\x08\x3a\xff", "it does not parse as protobuf"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid",
+            "it is a Git LFS pointer, not the file",
+        ),
+    ],
+)
+def test_a_broken_onnx_file_is_an_error(tmp_path: Path, content: bytes, fault: str) -> None:
+    add_file(tmp_path, "m", "model.onnx", content)
+    (finding,) = check_repository([tmp_path], is_installed=lambda package: True)
+    assert codes([finding]) == [("error", "m", "onnx-file")]
+    assert finding.problem.found.startswith(fault)
+
+
+def torch_bytes(*names: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            archive.writestr(name, "")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (torch_bytes("m/code/x.py", "m/constants.pkl"), "no-shapes"),
+        (torch_bytes("m/data.pkl"), "torch-pickle"),
+        (torch_bytes("other"), "torch-file"),
+        (b"garbage", "torch-file"),
+    ],
+)
+def test_a_torch_file_that_cannot_be_served_as_it_is(
+    tmp_path: Path, content: bytes, code: str
+) -> None:
+    add_file(tmp_path, "m", "model.pt", content)
+    findings = check_repository([tmp_path], is_installed=lambda package: True)
+    assert codes(findings) == [("error", "m", code)]
+
+
+def test_torchscript_with_a_config_is_fine(tmp_path: Path) -> None:
+    model = add_file(tmp_path, "m", "model.pt", torch_bytes("m/code/x.py", "m/constants.pkl"))
+    (model / "config.pbtxt").write_text('backend: "pytorch"\n' + IO)
+    assert check_repository([tmp_path], is_installed=lambda package: True) == []
+
+
+def test_a_tensorrt_plan_says_what_to_serve_instead(tmp_path: Path) -> None:
+    add_file(tmp_path, "m", "model.plan", b"x")
+    (finding,) = check_repository([tmp_path])
+    assert finding.problem.code == "backend-unknown"
+    assert "ONNX" in finding.problem.fix
+
+
+def add_file(repository: Path, name: str, file: str, content: bytes) -> Path:
+    model = repository / name
+    (model / "1").mkdir(parents=True)
+    (model / "1" / file).write_bytes(content)
+    return model
+
+
+def add_llm(repository: Path, checkpoint: Path, backend: str = "llm") -> None:
+    key = "engine_dir" if backend == "tensorrtllm" else "checkpoint"
+    model = repository / "m"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text(
+        f'backend: "{backend}"\n'
+        f'parameters {{ key: "{key}" value {{ string_value: "{checkpoint}" }} }}\n'
+    )
+
+
+def checkpoint_problem(
+    repository: Path, packages: frozenset[str] = frozenset({"torch"})
+) -> tuple[str, str]:
+    (finding,) = check_repository([repository], is_installed=lambda package: package in packages)
+    assert codes([finding]) == [("error", "m", "checkpoint")]
+    return finding.problem.message, finding.problem.fix or finding.problem.expected
+
+
+def test_a_checkpoint_that_is_missing_or_incomplete(tmp_path: Path) -> None:
+    add_llm(tmp_path / "r", tmp_path / "c")
+    assert checkpoint_problem(tmp_path / "r")[0] == f"no checkpoint '{tmp_path / 'c'}'"
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "config.json").write_text('{"model_type": "llama"}')
+    assert checkpoint_problem(tmp_path / "r")[0] == "checkpoint 'c' is not complete"
+    (tmp_path / "c" / "model.safetensors").touch()
+    assert check_repository([tmp_path / "r"], is_installed=lambda package: True) == []
+    assert checkpoint_problem(tmp_path / "r", frozenset())[1] == "pip install '.[llm]'"
+    assert "no engine" in checkpoint_problem(tmp_path / "r", frozenset({"openvino_genai"}))[0]
+
+
+def test_a_compiled_engine_is_recognised(tmp_path: Path) -> None:
+    add_llm(tmp_path / "r", tmp_path / "engine", "tensorrtllm")
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "rank0.engine").touch()
+    message, fix = checkpoint_problem(tmp_path / "r")
+    assert message == "'engine' is a TensorRT-LLM engine, which only TensorRT-LLM can run"
+    assert fix == "point engine_dir at the original checkpoint"

@@ -1,0 +1,119 @@
+"""What is in a folder that was given as a checkpoint, by its files: nothing of it is loaded.
+
+In:  a path. Out: an error for what no engine of ours can read, with what it is and what to give
+     instead; the original checkpoint of a TensorRT-LLM engine where the repository names it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from naiad.errors import invalid_arg
+
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_TOKENIZER_DIR = re.compile(
+    r'key\s*:\s*"tokenizer_dir"[\s,;]*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]*)"'
+)
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_METHODS = {
+    "awq": "AWQ",
+    "gptq": "GPTQ",
+    "fp8": "FP8",
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed-tensors",
+    "mxfp4": "MXFP4",
+}
+
+
+def is_compiled_engine(path: Path) -> bool:
+    """Whether this is the output of trtllm-build: rank0.engine and a config.json of its own."""
+    return path.suffix == ".engine" or (path.is_dir() and any(path.glob("*.engine")))
+
+
+def is_original(path: Path) -> bool:
+    """Whether this is a checkpoint that an engine of ours can try to open."""
+    if path.suffix == ".gguf":
+        return path.is_file()
+    if not path.is_dir() or is_compiled_engine(path) or quantization(path):
+        return False
+    has_weights = any(next(path.glob(pattern), None) is not None for pattern in _WEIGHTS)
+    return "model_type" in _read_config(path) and has_weights
+
+
+def quantization(path: Path) -> str:
+    """How the weights are quantized; empty if they are not."""
+    if (path / "hf_quant_config.json").is_file():
+        return "ModelOpt"
+    found = _read_config(path).get("quantization_config")
+    if not isinstance(found, dict):
+        return ""
+    method = str(found.get("quant_method") or "unknown")
+    return _METHODS.get(method, method)
+
+
+def readable_checkpoint(path: Path, repository: Path | None = None) -> Path:
+    """The path itself; for a TensorRT-LLM engine the checkpoint that it was built from, where
+    `tokenizer_dir` of the models of its repository names exactly one. Raises NaiadError."""
+    if is_compiled_engine(path):
+        return _original_of(path, _tokenizer_dirs(repository) if repository else {})
+    if path.suffix == ".plan":
+        raise invalid_arg(
+            f"'{path.name}' is a TensorRT engine, which only TensorRT can run: give the model that "
+            "it was built from"
+        )
+    method = quantization(path)
+    if method:
+        raise invalid_arg(
+            f"'{path.name}' is a checkpoint with {method} quantized weights, which no engine here "
+            "reads: use the original checkpoint or a GGUF file of the model"
+        )
+    config = _read_config(path)
+    if "architecture" in config and "model_type" not in config and any(path.glob("rank*")):
+        raise invalid_arg(
+            f"'{path.name}' is a TensorRT-LLM checkpoint (the input of trtllm-build): point "
+            "engine_dir at the Hugging Face checkpoint that it was converted from"
+        )
+    return path
+
+
+def _original_of(engine: Path, tokenizer_dirs: dict[str, str]) -> Path:
+    named = {model: Path(text) for model, text in tokenizer_dirs.items() if is_original(Path(text))}
+    originals = {path.resolve() for path in named.values()}
+    if len(originals) == 1:
+        return originals.pop()
+    hub = [model for model, text in tokenizer_dirs.items() if _HUB_ID.fullmatch(text)]
+    hint = ""
+    if named:
+        models = " and ".join(f"{model}'s" for model in sorted(named))
+        hint = f"; {models} tokenizer_dir name different ones"
+    elif hub:
+        hint = f"; {hub[0]}'s tokenizer_dir names one"
+    raise invalid_arg(
+        f"'{engine.name}' is a TensorRT-LLM engine, which only TensorRT-LLM can run: point "
+        f"engine_dir at the original checkpoint{hint}"
+    )
+
+
+def _tokenizer_dirs(repository: Path) -> dict[str, str]:
+    """Model -> its `tokenizer_dir`, as the config says it."""
+    found: dict[str, str] = {}
+    for config in sorted(repository.glob("*/config.pbtxt")):
+        try:
+            text = config.read_text(errors="replace")
+        except OSError:
+            continue
+        for name in _TOKENIZER_DIR.findall(text):
+            if name:
+                found[config.parent.name] = name
+    return found
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads((path / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,131 @@
+"""`naiad check --load`: every model is loaded once, in a worker as the server starts it, and ended.
+
+In:  repositories, and the models to leave out. Out: a `Trial` for each model, as soon as it is
+     known.
+Rule: one instance of one model at a time, so that a repository that does not fit the machine as a
+      whole can still be checked. Ensembles have no worker: `naiad check` compares their steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from pathlib import Path
+
+import msgspec
+
+from naiad import wiring
+from naiad.core.clock import LoopClock
+from naiad.core.request import InferRequest
+from naiad.core.response import ResponseStream
+from naiad.core.work import ControlOperation
+from naiad.errors import NaiadError, not_found
+from naiad.instances.calls import Services
+from naiad.instances.template_process import Templates
+from naiad.metrics.custom import CustomMetrics
+from naiad.repository.load.copies import CopyStarter
+from naiad.repository.load.failure import brief_reason
+from naiad.repository.load.loader import Loader
+from naiad.repository.model import Model
+from naiad.repository.model_source import ModelSource, ModelSources, Override
+from naiad.repository.store import LocalStore
+from naiad.settings import Settings
+
+FINALIZE_LIMIT_S = 30.0
+
+
+class Trial(msgspec.Struct, frozen=True):
+    repository: Path
+    model: str
+    seconds: float = 0.0
+    error: str = ""
+    """Empty if the model loaded."""
+    details: str = ""
+    skipped: str = ""
+    """Why the model was not loaded at all."""
+
+    def line(self) -> str:
+        if self.skipped:
+            return f"{self.model}: not loaded: {self.skipped}"
+        if not self.error:
+            return f"{self.model}: loaded in {self.seconds:.1f} s"
+        return f"{self.model}: failed after {self.seconds:.1f} s: {brief_reason(self.error)}"
+
+
+def try_loads(
+    paths: Sequence[Path], failed: Collection[str], report: Callable[[Trial], None]
+) -> None:
+    """`failed` are models that are known to have errors."""
+
+    async def run() -> None:
+        async for trial in _trials(paths, failed):
+            report(trial)
+
+    asyncio.run(run())
+
+
+async def _trials(paths: Sequence[Path], failed: Collection[str]) -> AsyncIterator[Trial]:
+    loop = asyncio.get_running_loop()
+    settings = Settings(model_repository=tuple(map(str, paths)))
+    templates = Templates(loop)
+    options = wiring.config_options(settings)
+    custom = CustomMetrics()
+    services = Services(_infer, _is_decoupled, custom.apply, custom.drop_owner, _control)
+    loader = Loader(LoopClock(loop), templates, services, wiring.load_options(settings))
+    try:
+        for path in paths:
+            store = LocalStore(path)
+            sources = ModelSources([store], options)
+            for name in sorted(store.names()):
+                if name in failed:
+                    yield Trial(path, name, skipped="it has errors")
+                    continue
+                started = time.monotonic()
+                try:
+                    source = sources.read(name, store, Override())
+                    if source.is_ensemble:
+                        yield Trial(path, name, skipped="an ensemble has no worker of its own")
+                        continue
+                    await _load(source, CopyStarter(sources, loader))
+                    yield Trial(path, name, time.monotonic() - started)
+                except NaiadError as error:
+                    seconds = time.monotonic() - started
+                    _, _, rest = error.message.partition("\n")
+                    details = error.details or rest
+                    yield Trial(path, name, seconds, error.message, details.strip("\n"))
+    finally:
+        templates.close()
+
+
+async def _load(source: ModelSource, starter: CopyStarter) -> None:
+    """Raises NaiadError."""
+    config = source.config
+    if config.instance_group:
+        first = type(config.instance_group[0])()
+        first.CopyFrom(config.instance_group[0])
+        first.count = 1
+        del first.gpus[1:]
+        config.ClearField("instance_group")
+        config.instance_group.append(first)
+    for version in source.versions:
+        copy = (await starter.start(source, [version]))[version]
+        if not isinstance(copy, Model):
+            raise copy
+        await copy.stop(FINALIZE_LIMIT_S)
+
+
+def _infer(request: InferRequest) -> ResponseStream:
+    raise _alone(request.model_name)
+
+
+def _is_decoupled(name: str, version: str) -> bool:
+    raise _alone(name)
+
+
+async def _control(caller: str, operation: ControlOperation) -> bool:
+    raise _alone(operation.model_name)
+
+
+def _alone(name: str) -> NaiadError:
+    return not_found(f"model '{name}' is not loaded: a check loads each model by itself")
