@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvloop
 
@@ -34,8 +35,10 @@ from naiad.instances.heartbeat import HEARTBEAT_NS
 from naiad.instances.template_process import Templates
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.page import MetricsPage
+from naiad.repository.check.layout import layout_hints
 from naiad.repository.load.failure import failure_summary
 from naiad.settings import Settings
+from naiad.stores.location import is_remote
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
@@ -189,14 +192,22 @@ class Server:
             self._signals.put_nowait(interrupted.result())
         interrupted.cancel()
         self._print_tables()
+        hints = self._layout_hints()
+        for hint in hints:
+            log.warning(hint)
         start = loading.result()
         if start.failures:
             self._failed = failure_summary(start.failures, start.num_models)
         if not start.is_success and self._settings.exit_on_error:
             await self._core.repository.stop()
-            raise NaiadError(Code.INTERNAL, "failed to load all models", details=self._failed)
+            details = "\n".join(filter(None, [*hints, self._failed]))
+            raise NaiadError(Code.INTERNAL, "failed to load all models", details=details)
         self._core.is_started = True
         return True
+
+    def _layout_hints(self) -> list[str]:
+        repositories = [path for path in self._settings.model_repository if not is_remote(path)]
+        return [hint for path in repositories for hint in layout_hints(Path(path))]
 
     def _print_tables(self) -> None:
         settings = self._settings

@@ -53,7 +53,9 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     except click.ClickException as failure:
         return _fail(f"error: {failure.format_message()}", _hint(_path(failure)))
     except NaiadError as failure:
-        return _fail(f"error: creating server: {failure.code} - {failure.message}")
+        is_server = isinstance(command, ServeCommand) or arguments[0] == "serve"
+        reason = f"creating server: {failure.code} - " if is_server else ""
+        return _fail(f"error: {reason}{failure.message}")
     except (KeyboardInterrupt, click.Abort):
         return 130
 

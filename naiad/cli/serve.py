@@ -36,7 +36,7 @@ class ServeCommand(click.Command):
     def _run(self, **values: Any) -> int:
         extra = click.get_current_context().args
         if extra:
-            raise OptionError(f"Unexpected argument: {extra[0]}")
+            raise OptionError(f"Unexpected argument: {extra[0]}{_argument_hint(extra[0])}")
         return serve(
             {name: _texts(values[option.field]) for name, option in OPTIONS.items()}, self._defaults
         )
@@ -100,6 +100,14 @@ def _click_option(option: Option) -> click.Option:
     if option.flag.is_switch:
         return click.Option(spellings, is_flag=True)
     return click.Option(spellings, multiple=True, type=click.UNPROCESSED)
+
+
+def _argument_hint(argument: str) -> str:
+    if os.path.isfile(argument) or os.path.isfile(os.path.join(argument, "config.json")):
+        return f"\nTo serve this checkpoint, write --model {argument}"
+    if os.path.isdir(argument):
+        return f"\nTo serve this model repository, write --model-repository {argument}"
+    return ""
 
 
 def _texts(value: Any) -> list[str]:

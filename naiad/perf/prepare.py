@@ -13,11 +13,13 @@ from typing import Any
 import msgspec
 
 from naiad.perf.channels.address import Address, TlsFiles, parse_address, tls_context
-from naiad.perf.channels.control import Control, read_model_facts
+from naiad.perf.channels.call import ConnectError
+from naiad.perf.channels.control import Control, ControlError, read_model_facts
 from naiad.perf.channels.control_grpc import GrpcControl
 from naiad.perf.channels.control_http import HttpControl
 from naiad.perf.channels.grpc_head import request_block
 from naiad.perf.channels.grpc_infer import GrpcInferEncoder
+from naiad.perf.channels.hint import model_hint, port_hint
 from naiad.perf.channels.http_infer import GenerateEncoder, HttpInferEncoder
 from naiad.perf.channels.infer_request import (
     InferRequest,
@@ -127,9 +129,7 @@ async def prepare_triton(options: PerfOptions) -> Target:
     control = make_control(options)
     target: Target | None = None
     try:
-        facts = await read_model_facts(
-            control, options.model, options.model_version, options.bls_composing_models
-        )
+        facts = await _read_facts(options, control)
         target = _triton_target(options, control, facts)
         if target.regions is not None:
             await target.regions.register(control)
@@ -139,6 +139,27 @@ async def prepare_triton(options: PerfOptions) -> Target:
         await (control.close() if target is None else target.close())
         raise
     return target
+
+
+async def _read_facts(options: PerfOptions, control: Control) -> ModelFacts:
+    """Raises ControlError or ConnectError, with what is probably wrong."""
+    try:
+        return await read_model_facts(
+            control, options.model, options.model_version, options.bls_composing_models
+        )
+    except (ControlError, ConnectError) as error:
+        if "unknown model" in str(error):
+            hint = await model_hint(control, options.model)
+        else:
+            hint = await port_hint(server_address(options), is_grpc=options.is_grpc)
+        if not hint:
+            raise
+        raise ControlError(f"{_printable(str(error))}; {hint}") from None
+
+
+def _printable(message: str) -> str:
+    """Bytes of another protocol say nothing to a person."""
+    return message.partition(": b'")[0]
 
 
 def _trace_settings(options: PerfOptions) -> dict[str, list[str]]:

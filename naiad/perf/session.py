@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import msgspec
 import uvloop
 
@@ -9,7 +11,8 @@ from naiad.perf.options import PerfOptions, check_options
 from naiad.perf.report.compare import comparison_text, parse_rival, rival_options
 from naiad.perf.report.perf_page import perf_page
 from naiad.perf.report.saved_run import SavedRun, encode_run, read_run, save_run
-from naiad.perf.run import run_one, write_file
+from naiad.perf.run import UNUSABLE, run_one, write_file
+from naiad.settings.option import OptionError
 from naiad.tools.report_path import check_file
 
 INTERRUPTED = 130
@@ -53,7 +56,14 @@ def _rival(options: PerfOptions, text: str) -> SavedRun | PerfOptions:
 def _run_and_append(options: PerfOptions, runs: list[SavedRun], *, show_label: bool) -> int:
     if show_label:
         print(f"=== {options.label or options.model}")
-    code, result = uvloop.run(run_one(options))
+    try:
+        code, result = uvloop.run(run_one(options))
+    except OptionError as error:
+        if not runs:
+            raise
+        # What was measured so far is worth more than a clean end.
+        print(f"error: {options.label or options.model}: {error}", file=sys.stderr)
+        return UNUSABLE
     if result is not None and result.levels:
         runs.append(save_run(options, result.levels))
     return code

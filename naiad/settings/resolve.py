@@ -19,6 +19,7 @@ from naiad.settings.deprecated import replace_deprecated
 from naiad.settings.effect import warnings_about
 from naiad.settings.option import Option, OptionError, declared_options
 from naiad.settings.settings import Settings
+from naiad.settings.value import BadValueError
 
 OPTIONS: dict[str, Option] = declared_options(Settings)
 
@@ -108,7 +109,8 @@ def _parse(option: Option, texts: Sequence[str], place: str) -> Any:
             return tuple(option.parse(text) for text in texts)
         return option.parse(texts[-1])
     except ValueError as failure:
-        raise OptionError(f'Bad option: "{place}".\n{failure}') from None
+        expected = f"\nExpected {failure.expected}." if isinstance(failure, BadValueError) else ""
+        raise OptionError(f'Bad option: "{place}".\n{failure}{expected}') from None
 
 
 def _toml_text(item: object, key: str, path: str) -> str:

@@ -20,6 +20,14 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 
+class BadValueError(ValueError):
+    """The message is Triton's; `expected` says which values there are."""
+
+    def __init__(self, message: str, expected: str) -> None:
+        super().__init__(message)
+        self.expected = expected
+
+
 def string(text: str) -> str:
     return text
 
@@ -30,7 +38,7 @@ def boolean(text: str) -> bool:
         return True
     if word in ("false", "off", "0"):
         return False
-    raise ValueError(f"invalid value for bool option: {text}")
+    raise BadValueError(f"invalid value for bool option: {text}", "true, on, 1, false, off or 0")
 
 
 def integer(text: str, largest: int = INT32_MAX) -> int:
@@ -39,7 +47,7 @@ def integer(text: str, largest: int = INT32_MAX) -> int:
     except ValueError:
         value = None
     if value is None:
-        raise ValueError(f"Invalid option value. Got {text}")
+        raise BadValueError(f"Invalid option value. Got {text}", "a whole number")
     if not -largest - 1 <= value <= largest:
         raise ValueError(f"Provided option value is out of bound. Got {text}")
     return value
@@ -55,7 +63,7 @@ def real(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"Invalid option value. Got {text}")
+        raise BadValueError(f"Invalid option value. Got {text}", "a number")
     return value
 
 
@@ -102,7 +110,7 @@ def choice(flag: str, *values: str) -> Callable[[str], str]:
 
     def parse_choice(text: str) -> str:
         if text.lower() not in values:
-            raise ValueError(f"invalid argument for --{flag}")
+            raise BadValueError(f"invalid argument for --{flag}", f"one of {', '.join(values)}")
         return text.lower()
 
     return parse_choice
@@ -110,7 +118,7 @@ def choice(flag: str, *values: str) -> Callable[[str], str]:
 
 def log_format(text: str) -> str:
     if text not in ("default", "ISO8601"):
-        raise ValueError("invalid argument for --log-format")
+        raise BadValueError("invalid argument for --log-format", "default or ISO8601")
     return text
 
 
@@ -150,5 +158,7 @@ def trace_level(text: str) -> str:
     if word in ("MIN", "MAX"):
         return "TIMESTAMPS"
     if word not in ("OFF", "TIMESTAMPS", "TENSORS"):
-        raise ValueError(f"invalid value for trace level option: {text.lower()}")
+        raise BadValueError(
+            f"invalid value for trace level option: {text.lower()}", "OFF, TIMESTAMPS or TENSORS"
+        )
     return word

@@ -420,13 +420,30 @@ def test_comparison_of_two_protocols(main_server: Endpoints, tmp_path: Path) -> 
     assert page.read_text().count("<svg") >= 4
 
 
+def test_a_comparison_whose_second_run_fails_keeps_the_first(
+    main_server: Endpoints, tmp_path: Path
+) -> None:
+    for rival in ("lost=-u 127.0.0.1:1", "bad=--shape nothing:3", "unknown=-m nothing"):
+        saved = tmp_path / "run.json"
+        flags = ("--compare", rival, "--json", str(saved), *FAST)
+        text = perf("-m", "add_sub", "-u", main_server.http, *flags, code=99)
+        assert "Inferences/Second" in text
+        assert "error: " in text
+        assert saved.exists()
+        saved.unlink()
+
+
 # Failures.
 
 
 def test_reports_an_unknown_model(main_server: Endpoints) -> None:
     text = perf("-m", "nothing", "-u", main_server.http, code=99)
-    assert text == "error: HTTP 404: Request for unknown model: 'nothing' is not found\n"
-    assert "NOT_FOUND" in perf("-m", "nothing", "-i", "grpc", "-u", main_server.grpc, code=99)
+    assert text.startswith(
+        "error: HTTP 404: Request for unknown model: 'nothing' is not found; The"
+    )
+    text = perf("-m", "addsub", "-i", "grpc", "-u", main_server.grpc, code=99)
+    assert "NOT_FOUND" in text
+    assert "; did you mean 'add_sub'? The server has: add_sub, " in text
 
 
 def test_stops_if_all_requests_fail(main_server: Endpoints) -> None:
@@ -449,6 +466,15 @@ def test_reports_the_port_of_another_protocol(main_server: Endpoints, protocol: 
     text = perf("-m", "add_sub", "-i", protocol, "-u", wrong, code=99)
     assert text.startswith("error: ")
     assert len(text.splitlines()) == 1
+    other = "gRPC" if protocol == "http" else "HTTP"
+    assert f"; this looks like the {other} port: " in text
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_reports_the_metrics_port(main_server: Endpoints, protocol: str) -> None:
+    url = f"127.0.0.1:{main_server.metrics_port}"
+    text = perf("-m", "add_sub", "-i", protocol, "-u", url, code=99)
+    assert "; this looks like the metrics port: use the" in text
 
 
 def test_a_decoupled_model_needs_streaming(main_server: Endpoints) -> None:

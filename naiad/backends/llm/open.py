@@ -52,7 +52,10 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
         )  # fmt: skip
     if find_spec("torch") is None:
         raise invalid_arg(
-            f"checkpoint '{path.name}' needs the native engine, and that needs torch: "
+            f"checkpoint '{path.name}' needs an engine: {install_command('openvino-llm')} for a CPU, "
+            f"or {install_command('llm')} for the native engine"
+            if path.suffix == ".gguf"
+            else f"checkpoint '{path.name}' needs the native engine, and that needs torch: "
             + install_command("llm")
         )
     return _open_native(path, options, chat, num_threads, log)

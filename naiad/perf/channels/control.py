@@ -25,6 +25,9 @@ class Control(Protocol):
 
     async def model_statistics(self, model: str, version: str) -> list[dict[str, Any]]: ...
 
+    async def model_names(self) -> list[str]:
+        """The models that serve."""
+
     async def is_model_ready(self, model: str, version: str = "") -> bool: ...
 
     async def load_model(self, model: str, config: str = "") -> None:

@@ -121,6 +121,14 @@ class GrpcControl:
         )
         return [_statistics(entry) for entry in response.model_stats]
 
+    async def model_names(self) -> list[str]:
+        response = await self.call(
+            "RepositoryIndex",
+            pb.RepositoryIndexRequest(ready=True),
+            pb.RepositoryIndexResponse,
+        )
+        return [model.name for model in response.models]
+
     async def is_model_ready(self, model: str, version: str = "") -> bool:
         try:
             response = await self.call(

@@ -88,6 +88,13 @@ class HttpControl:
     async def model_statistics(self, model: str, version: str) -> list[dict[str, Any]]:
         return list((await self.get_json(f"{model_path(model, version)}/stats"))["model_stats"])
 
+    async def model_names(self) -> list[str]:
+        body = await self.request("POST", "/v2/repository/index", b'{"ready": true}')
+        try:
+            return [str(entry["name"]) for entry in json.loads(body)]
+        except (ValueError, TypeError, KeyError):
+            raise ControlError("the index of the repository cannot be read") from None
+
     async def is_model_ready(self, model: str, version: str = "") -> bool:
         try:
             await self.request("GET", f"{model_path(model, version)}/ready")

@@ -19,6 +19,12 @@ from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.check.files import check_data_files, check_model_files, check_versions
 from naiad.repository.check.finding import Finding, Severity, render_finding, render_findings
 from naiad.repository.check.framework_files import LLM_BACKENDS, check_checkpoint
+from naiad.repository.check.layout import (
+    EMPTY,
+    EMPTY_EXPECTED,
+    is_model_directory,
+    misplaced_file,
+)
 from naiad.repository.check.packages import IsInstalled, check_package, is_installed
 from naiad.repository.config.config import (
     ConfigOptions,
@@ -84,11 +90,12 @@ class _Check:
         self._findings.append(Finding(severity, repository, model, problem))
 
     def _scan(self, path: Path) -> list[ModelDirectory]:
-        if (path / CONFIG_FILE).is_file():
+        if is_model_directory(path):
+            has_config = (path / CONFIG_FILE).is_file()
             problem = Problem(
                 code="not-a-repository",
                 message="this is a model, not a repository of models",
-                found=f"{CONFIG_FILE} directly in it",
+                found=f"{CONFIG_FILE} directly in it" if has_config else "only version directories",
                 expected="a directory that holds one directory per model",
                 fix=f"use its parent directory: {path.resolve().parent}",
             )
@@ -105,12 +112,7 @@ class _Check:
             )
             return []
         if not directories:
-            expected = "one directory per model, each with a version directory such as 1"
-            problem = Problem(
-                code="empty-repository",
-                message="there are no models in this repository",
-                expected=expected,
-            )
+            problem = Problem(code="empty-repository", message=EMPTY, expected=EMPTY_EXPECTED)
             self._add(Severity.WARNING, path, "", problem)
         return directories
 
@@ -124,6 +126,11 @@ class _Check:
         try:
             file = read_model_config(directory.path, options=self._options)
         except InvalidConfigError as error:
+            misplaced = misplaced_file(directory.path)
+            if misplaced and error.problems[0].code == "no-backend":
+                name = directory.name
+                fix = f"move {name}/{misplaced} to {name}/1/{misplaced}"
+                error.problems[0] = msgspec.structs.replace(error.problems[0], fix=fix)
             add(Severity.ERROR, error.problems)
             return _Model(repository, directory, None, is_sound=False)
         errors, warnings = self._judge(file)

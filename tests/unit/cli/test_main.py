@@ -344,3 +344,39 @@ def test_error_messages_start_with_the_code(
         capsys.readouterr().err
         == "error: creating server: Unavailable - Socket '0.0.0.0:8000' already in use\n"
     )
+
+
+def test_a_positional_directory_gets_a_hint(
+    server: FakeServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = naiad.cli.main.naiad
+    assert run(command, "naiad", ["serve", str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"Unexpected argument: {tmp_path}\n")
+    assert f"write --model-repository {tmp_path}\n" in error
+    (tmp_path / "config.json").write_text("{}")
+    assert run(command, "naiad", ["serve", str(tmp_path)]) == 1
+    assert f"write --model {tmp_path}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("--model-control-mode=foo", "Expected one of none, poll, explicit."),
+        ("--rate-limit=foo", "Expected one of off, execution_count."),
+        ("--log-format=foo", "Expected default or ISO8601."),
+        ("--log-info=foo", "Expected true, on, 1, false, off or 0."),
+        ("--http-port=foo", "Expected a whole number."),
+        ("--http-port=99999", "expected from 0 to 65535"),
+    ],
+)
+def test_an_error_names_the_allowed_values(
+    server: FakeServer, argument: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert serve(argument) == 1
+    assert expected in capsys.readouterr().err
+
+
+def test_only_the_server_says_that_it_creates_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(naiad.cli.main.naiad, "naiad", ["pull", "/nowhere"]) == 1
+    assert capsys.readouterr().err.startswith("error: no checkpoint")

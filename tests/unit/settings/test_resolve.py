@@ -258,13 +258,13 @@ def option_error(texts: dict[str, list[str]], environ: dict[str, str] | None = N
 def test_errors_name_the_source(tmp_path: Path) -> None:
     assert (
         option_error({"http-port": ["x"]})
-        == 'Bad option: "--http-port".\nInvalid option value. Got x'
+        == 'Bad option: "--http-port".\nInvalid option value. Got x\nExpected a whole number.'
     )
     # Kubernetes sets this variable in containers if there is a service called naiad-http.
     environ = {"NAIAD_HTTP_PORT": "tcp://10.0.0.1:80"}
     assert (
         option_error({}, environ)
-        == 'Bad option: "NAIAD_HTTP_PORT".\nInvalid option value. Got tcp://10.0.0.1:80'
+        == 'Bad option: "NAIAD_HTTP_PORT".\nInvalid option value. Got tcp://10.0.0.1:80\nExpected a whole number.'
     )
     file = tmp_path / "naiad.toml"
     file.write_text("http-port = -1")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from naiad.repository.check.check import Finding, check_repository, render_findings
+from naiad.repository.check.layout import layout_hints
 from naiad.repository.config.config import ConfigOptions
 from tests.unit.repository.config.broken_case import GOOD_MODEL
 
@@ -316,3 +317,28 @@ def test_a_compiled_engine_is_recognised(tmp_path: Path) -> None:
     message, fix = checkpoint_problem(tmp_path / "r")
     assert message == "'engine' is a TensorRT-LLM engine, which only TensorRT-LLM can run"
     assert fix == "point engine_dir at the original checkpoint"
+
+
+def test_a_model_without_a_config_is_not_a_repository_either(tmp_path: Path) -> None:
+    add_file(tmp_path, "m", "model.py", b"")
+    (finding,) = check_repository([tmp_path / "m"])
+    assert finding.problem.code == "not-a-repository"
+    assert layout_hints(tmp_path / "m") == [
+        f"'{tmp_path / 'm'}' is a model, not a repository of models: "
+        f"use --model-repository {tmp_path}"
+    ]
+    assert layout_hints(tmp_path) == []
+
+
+def test_a_model_file_outside_of_a_version_directory(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "model.py").write_text(GOOD_MODEL)
+    (finding,) = check_repository([tmp_path])
+    assert finding.problem.fix == "move m/model.py to m/1/model.py"
+    (hint,) = layout_hints(tmp_path)
+    assert hint.endswith(f"is not in a version directory: move it to {tmp_path / 'm/1/model.py'}")
+
+
+def test_an_empty_or_a_missing_repository_has_a_hint_or_none(tmp_path: Path) -> None:
+    assert layout_hints(tmp_path)[0].startswith(f"'{tmp_path}': there are no models")
+    assert layout_hints(tmp_path / "nowhere") == []
