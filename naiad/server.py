@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import resource
 import shutil
@@ -44,6 +45,8 @@ from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
 
 LISTEN_BACKLOG = 4096
+SAME_STOP_S = 0.1
+"""Signals that follow each other faster than this are one request to stop."""
 NO_TERMINAL_COLUMNS = 100
 """The width of tables in a file or a pipe."""
 
@@ -84,13 +87,14 @@ class Server:
         self._settings = settings
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._listeners: list[asyncio.Server] = []
+        self._last_signal_s = -math.inf
         self._failed = ""
         """Which models failed at the start, and why."""
 
     async def run(self) -> int:
         settings, loop = self._settings, asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._signals.put_nowait, number)
+            loop.add_signal_handler(number, self._on_signal, number)
         self._templates = Templates(loop)
         try:
             custom = CustomMetrics()
@@ -105,12 +109,13 @@ class Server:
                 lambda: wiring.cache_reading(self._core),
             )
             self._metrics = Http1Endpoint(MetricsFrontend(self._page.render).route, Http1Limits())
-            started = await self._listen()
+            services = await self._listen()
             async with self._response_cache(), self._heartbeat(), self._metrics_page():
                 if not await self._start():
                     return 0
-                for line in started:
-                    log.info(line)
+                for name, address in services:
+                    log.info(f"Started {name} at {address}")
+                self._print_addresses(dict(services))
                 if self._failed:
                     log.error(self._failed)
                 await self._signals.get()
@@ -120,14 +125,21 @@ class Server:
                 listener.close()
             self._templates.close()
 
+    def _on_signal(self, number: signal.Signals) -> None:
+        """`timeout` signals its child and then its process group, which is one stop, not two."""
+        now_s = time.monotonic()
+        if now_s - self._last_signal_s > SAME_STOP_S:
+            self._signals.put_nowait(number)
+        self._last_signal_s = now_s
+
     # Start.
 
-    async def _listen(self) -> list[str]:
-        """Binds every endpoint and returns the lines to print once the models are loaded.
+    async def _listen(self) -> list[tuple[str, str]]:
+        """Binds every endpoint and returns (service, address) of each.
 
         Raises NaiadError.
         """
-        lines: list[str] = []
+        services: list[tuple[str, str]] = []
         for endpoint in self._endpoints():
             if not endpoint.is_allowed:
                 continue
@@ -140,8 +152,8 @@ class Server:
                 ssl_handshake_timeout=None if endpoint.tls is None else HANDSHAKE_TIMEOUT_S,
             )
             self._listeners.append(listener)
-            lines.append(f"Started {endpoint.name} at {endpoint.address}:{sock.getsockname()[1]}")
-        return lines
+            services.append((endpoint.name, f"{endpoint.address}:{sock.getsockname()[1]}"))
+        return services
 
     def _endpoints(self) -> list[_Endpoint]:
         """Raises NaiadError for bad TLS files, even those of an endpoint that is not allowed."""
@@ -209,9 +221,30 @@ class Server:
         repositories = [path for path in self._settings.model_repository if not is_remote(path)]
         return [hint for path in repositories for hint in layout_hints(Path(path))]
 
+    def _print_addresses(self, services: dict[str, str]) -> None:
+        """Where the server listens, and a command to try."""
+        settings = self._settings
+        http_scheme = "https" if settings.http_use_ssl or settings.http_use_ssl_mutual else "http"
+        urls = {name: _reachable(address) for name, address in services.items()}
+        rows: list[tuple[str, str]] = []
+        if "HTTPService" in urls:
+            rows.append(("HTTP", f"{http_scheme}://{urls['HTTPService']}"))
+        if "GRPCInferenceService" in urls:
+            rows.append(("gRPC", urls["GRPCInferenceService"]))
+        if "Metrics Service" in urls:
+            rows.append(("Metrics", f"http://{urls['Metrics Service']}/metrics"))
+        names = sorted(model.name for model in self._core.repository.models() if model.is_serving)
+        if "HTTPService" in urls and names:
+            url = f"{http_scheme}://{urls['HTTPService']}"
+            rows.append(("Try", f"curl -s {url}/v2/models/{names[0]}"))
+            if http_scheme == "http":
+                rows.append(("", f"naiad perf -m {names[0]} -u {urls['HTTPService']}"))
+        if rows:
+            log.table(tables.render_table(["Service", "Address"], rows, _columns()))
+
     def _print_tables(self) -> None:
         settings = self._settings
-        columns = shutil.get_terminal_size((NO_TERMINAL_COLUMNS, 0)).columns
+        columns = _columns()
         log.table(tables.model_table(self._core.repository.status_rows(), columns))
         log.table(tables.option_table(settings, __version__, wiring.EXTENSIONS, columns))
 
@@ -307,6 +340,17 @@ class Server:
 
     def _connections(self) -> dict[str, int]:
         return {"http": self._http.num_connections, "grpc": self._grpc.num_connections}
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((NO_TERMINAL_COLUMNS, 0)).columns
+
+
+def _reachable(address: str) -> str:
+    """An address that a client on this machine can use."""
+    host, _, port = address.rpartition(":")
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _bind(endpoint: _Endpoint) -> socket.socket:

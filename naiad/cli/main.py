@@ -36,13 +36,37 @@ def tritonserver() -> None:
     sys.exit(run(command, "tritonserver", expand_abbreviations(sys.argv[1:])))
 
 
+def perf_analyzer() -> None:
+    """NVIDIA's command line for `naiad perf`."""
+    from naiad.perf.command import command
+
+    spellings = command.spellings()
+    sys.exit(run(command, "perf_analyzer", expand_abbreviations(sys.argv[1:], spellings)))
+
+
+def model_analyzer() -> None:
+    """NVIDIA's command line for `naiad analyze`."""
+    from naiad.analyze.command import command
+
+    sys.exit(run(command, "model-analyzer", model_analyzer_arguments(sys.argv[1:])))
+
+
+def model_analyzer_arguments(arguments: Sequence[str]) -> list[str]:
+    """Moves the options that model-analyzer wants in front of the subcommand (-v, -q, -m MODE) where
+    `naiad analyze` can ignore or read them: there is one mode, online, and no quiet output."""
+    given = list(arguments)
+    while given and given[0] in ("-v", "--verbose", "-q", "--quiet", "-m", "--mode"):
+        given = given[2:] if given[0] in ("-m", "--mode") else given[1:]
+    return given
+
+
 def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     try:
         return int(command.main(list(arguments), name, standalone_mode=False) or 0)
     except OptionError as failure:
         return _fail(
             str(failure),
-            _hint(name if isinstance(command, ServeCommand) else f"{name} {arguments[0]}"),
+            _hint(f"{name} {arguments[0]}" if isinstance(command, click.Group) else name),
         )
     except click.NoSuchOption as failure:
         is_serve = failure.ctx is None or isinstance(failure.ctx.command, ServeCommand)
@@ -53,7 +77,9 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
     except click.ClickException as failure:
         return _fail(f"error: {failure.format_message()}", _hint(_path(failure)))
     except NaiadError as failure:
-        is_server = isinstance(command, ServeCommand) or arguments[0] == "serve"
+        is_server = isinstance(command, ServeCommand) or (
+            name == "naiad" and "serve" in arguments[:1]
+        )
         reason = f"creating server: {failure.code} - " if is_server else ""
         return _fail(f"error: {reason}{failure.message}")
     except (KeyboardInterrupt, click.Abort):

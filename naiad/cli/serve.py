@@ -7,7 +7,7 @@ In:  argv. Out: the exit code of naiad.server.run, which receives the resolved `
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import click
@@ -78,12 +78,14 @@ def serve(texts: dict[str, list[str]], defaults: dict[str, Any]) -> int:
         return server.run(msgspec.structs.replace(resolved.settings, model_repository=repositories))
 
 
-def expand_abbreviations(arguments: Iterable[str]) -> list[str]:
+def expand_abbreviations(
+    arguments: Iterable[str], spellings: Collection[str] | None = None
+) -> list[str]:
     """Replaces abbreviated flags by full ones: `--http-p=1` becomes `--http-port=1`.
 
     tritonserver reads its flags with getopt, which accepts every unambiguous abbreviation.
     """
-    known = [
+    known = spellings or [
         spelling for option in OPTIONS.values() for spelling in (option.name, *option.flag.aliases)
     ]
     expanded = []

@@ -17,13 +17,13 @@ import msgspec
 
 from naiad import wiring
 from naiad.core.clock import LoopClock
-from naiad.core.request import InferRequest
+from naiad.core.job import Job
 from naiad.core.response import ResponseStream
-from naiad.core.work import ControlOperation
 from naiad.errors import NaiadError, not_found
-from naiad.instances.calls import Services
 from naiad.instances.template_process import Templates
+from naiad.ipc.work import ControlOperation
 from naiad.metrics.custom import CustomMetrics
+from naiad.metrics.operation import MetricOperation
 from naiad.repository.load.copies import CopyStarter
 from naiad.repository.load.failure import brief_reason
 from naiad.repository.load.loader import Loader
@@ -53,6 +53,32 @@ class Trial(msgspec.Struct, frozen=True):
         return f"{self.model}: failed after {self.seconds:.1f} s: {brief_reason(self.error)}"
 
 
+class LoneServices:
+    """What a model may ask of the server during a check: metrics, but no other model."""
+
+    busy_poll = None
+    lease_numbers = None
+    find = None
+
+    def __init__(self) -> None:
+        self._custom = CustomMetrics()
+
+    def infer(self, job: Job) -> ResponseStream:
+        raise _alone(job.request.model_name)
+
+    def is_decoupled(self, model_name: str, model_version: str) -> bool:
+        raise _alone(model_name)
+
+    def apply_metric(self, owner: str, operation: MetricOperation) -> float:
+        return self._custom.apply(owner, operation)
+
+    def drop_metrics(self, owner: str) -> None:
+        self._custom.drop_owner(owner)
+
+    async def control(self, owner: str, operation: ControlOperation) -> bool:
+        raise _alone(operation.model_name)
+
+
 def try_loads(
     paths: Sequence[Path], failed: Collection[str], report: Callable[[Trial], None]
 ) -> None:
@@ -70,9 +96,7 @@ async def _trials(paths: Sequence[Path], failed: Collection[str]) -> AsyncIterat
     settings = Settings(model_repository=tuple(map(str, paths)))
     templates = Templates(loop)
     options = wiring.config_options(settings)
-    custom = CustomMetrics()
-    services = Services(_infer, _is_decoupled, custom.apply, custom.drop_owner, _control)
-    loader = Loader(LoopClock(loop), templates, services, wiring.load_options(settings))
+    loader = Loader(LoopClock(loop), templates, LoneServices(), wiring.load_options(settings))
     try:
         for path in paths:
             store = LocalStore(path)
@@ -113,18 +137,6 @@ async def _load(source: ModelSource, starter: CopyStarter) -> None:
         if not isinstance(copy, Model):
             raise copy
         await copy.stop(FINALIZE_LIMIT_S)
-
-
-def _infer(request: InferRequest) -> ResponseStream:
-    raise _alone(request.model_name)
-
-
-def _is_decoupled(name: str, version: str) -> bool:
-    raise _alone(name)
-
-
-async def _control(caller: str, operation: ControlOperation) -> bool:
-    raise _alone(operation.model_name)
 
 
 def _alone(name: str) -> NaiadError:

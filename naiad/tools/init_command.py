@@ -1,4 +1,5 @@
-"""The command `naiad init llm --checkpoint CHECKPOINT OUT`."""
+"""The commands `naiad init python|onnx|torchscript OUT` and `naiad init llm --checkpoint CHECKPOINT
+OUT`."""
 
 from __future__ import annotations
 
@@ -8,11 +9,52 @@ import click
 
 from naiad.tools.command_context import CONTEXT
 from naiad.tools.init_llm import FORMS, init_llm
+from naiad.tools.init_model import init_model
 
 
 @click.group("init", context_settings=CONTEXT, help="Write a model repository to start from.")
 def command() -> None:
     pass
+
+
+def _model_command(kind: str, default_name: str, help: str, suffix: str) -> click.Command:
+    @click.command(kind, context_settings=CONTEXT, help=help)
+    @click.option(
+        "--file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help=f"Your {suffix} file, which is copied. Default: a small example.",
+    )
+    @click.option("--name", default="", help="Name of the model. Default: the name of the file.")
+    @click.argument("out", type=click.Path(path_type=Path))
+    def init(file: Path | None, name: str, out: Path) -> int:
+        model = name or (file.stem if file is not None else default_name)
+        for path in init_model(kind, out, model, file):
+            click.echo(path)
+        if kind == "torchscript" and file is None:
+            click.echo(f"Write the model with: python {out / model / 'export.py'}")
+        click.echo(f"Serve it with: naiad serve --model-repository {out}")
+        if file is None:
+            request = out / model / "request.json"
+            click.echo(
+                f"Try it with:   curl -s 127.0.0.1:8000/v2/models/{model}/infer -d @{request}"
+            )
+        return 0
+
+    return init
+
+
+command.add_command(
+    _model_command("python", "double", "Write a repository with a Python model.", "model.py")
+)
+command.add_command(
+    _model_command("onnx", "double_onnx", "Write a repository with an ONNX model.", ".onnx")
+)
+command.add_command(
+    _model_command(
+        "torchscript", "linear", "Write a repository with a TorchScript model.", "TorchScript"
+    )
+)
 
 
 @command.command("llm", context_settings=CONTEXT)

@@ -47,6 +47,13 @@ class OptionsCommand(click.Command):
             raise OptionError(f"Unexpected argument: {extra[0]}")
         return self._run_with(explicit_values(self.options, texts))
 
+    def spellings(self) -> list[str]:
+        """The long flags, without dashes."""
+        names = [
+            name for option in self.options.values() for name in (option.name, *option.flag.aliases)
+        ]
+        return [name for name in names if len(name) > 1]
+
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Returns, by field name, the values that `arguments` sets. Raises OptionError or
         click.ClickException."""

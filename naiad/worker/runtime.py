@@ -7,6 +7,8 @@ Any thread may call it. BLS is in naiad.worker.calls.
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import threading
 import time
 
@@ -140,6 +142,10 @@ class WorkerRuntime:
         return self.calls.call(request)
 
     def log(self, severity: str, message: str, file: str, line: int) -> None:
+        if not line:
+            # The caller's place; a model's own place comes with the call.
+            code, line = sys._getframe(1).f_code, sys._getframe(1).f_lineno
+            file = os.path.basename(code.co_filename)
         self._channel.send(LogLine(severity, message, file, line))
 
     def metric(self, operation: MetricOperation) -> float:

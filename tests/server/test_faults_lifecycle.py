@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -273,10 +274,27 @@ def test_a_second_sigterm_stops_at_once(
     pids = process_tree(server.pid)
     server.signal(signal.SIGTERM)
     server.wait_for_line("Waiting for in-flight requests to complete")
+    time.sleep(0.3)  # two signals at once are one stop
     server.signal(signal.SIGTERM)
     assert server.wait_exit(10) != 0
     assert not wait_gone(pids)
     call.disconnect()
+
+
+def test_two_signals_at_once_are_one_stop(
+    gates: list[str], tmp_path: Path, launched: list[Server]
+) -> None:
+    launched.append(launch_naiad(gates))
+    launched[0].wait_started()
+    server, gate = launched[0], Gate(tmp_path)
+    call = call_gate(server, gate)
+    gate.wait_entered()
+    server.signal(signal.SIGTERM)
+    server.signal(signal.SIGTERM)
+    server.wait_for_line("Waiting for in-flight requests to complete")
+    gate.open()
+    assert call.response()[0] == 200
+    assert server.wait_exit(20) == 0
 
 
 def test_the_exit_timeout_limits_the_drain(

@@ -91,7 +91,7 @@ def choose_engine(path: Path, device: str) -> str:
         return "openvino"
     if (
         path.suffix == ".gguf"
-        and device in ("auto", "cpu")
+        and device.partition(":")[0] in ("auto", "cpu")
         and find_spec("openvino_genai") is not None
         and not _has_gpu(device)
     ):

@@ -66,9 +66,11 @@ def choose_device(settings: EngineSettings) -> torch.device:
                 f"device is '{name}', but torch sees {torch.cuda.device_count()} GPUs"
             )
         torch.cuda.set_device(device.index or 0)
-    elif device.type != "cpu":
+        return device
+    if device.type != "cpu":
         raise invalid_arg(f"device is '{name}', expected auto, cpu, cuda or cuda:N")
-    return device
+    # The libraries that read weights know no number of a CPU.
+    return torch.device("cpu")
 
 
 def choose_dtype(

@@ -380,3 +380,32 @@ def test_an_error_names_the_allowed_values(
 def test_only_the_server_says_that_it_creates_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(naiad.cli.main.naiad, "naiad", ["pull", "/nowhere"]) == 1
     assert capsys.readouterr().err.startswith("error: no checkpoint")
+
+
+def exit_code(command: Callable[[], None]) -> int:
+    with pytest.raises(SystemExit) as caught:
+        command()
+    return int(str(caught.value.code))
+
+
+def test_perf_analyzer_has_nvidias_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["-m", "m", "-u", "127.0.0.1:1", "--concurrency=1:2", "--percentile=95"]
+    monkeypatch.setattr(sys, "argv", ["perf_analyzer", *flags])
+    assert exit_code(naiad.cli.main.perf_analyzer) == 99
+    assert "cannot connect to 127.0.0.1:1" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["perf_analyzer", "--percentile=x", "-m", "m"])
+    assert exit_code(naiad.cli.main.perf_analyzer) == 1
+    assert capsys.readouterr().err.endswith("Try 'perf_analyzer --help'.\n")
+
+
+def test_model_analyzer_has_nvidias_command_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["-v", "-m", "online", "profile", "--model-repository", str(tmp_path / "nowhere")]
+    monkeypatch.setattr(sys, "argv", ["model-analyzer", *flags, "--profile-models", "m"])
+    assert exit_code(naiad.cli.main.model_analyzer) == 1
+    error = capsys.readouterr().err
+    assert "nowhere is not a directory" in error
+    assert error.endswith("Try 'model-analyzer profile --help'.\n")
