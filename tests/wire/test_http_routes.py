@@ -299,6 +299,22 @@ async def test_loads_that_fail(path: str, body: Any, status: int, message: str) 
         assert server.core.loaded == []
 
 
+# The page for browsers.
+
+
+@on_uvloop
+async def test_the_root_is_a_page_for_a_browser_only() -> None:
+    async with serving() as server:
+        browser = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+        reply = await call(server.port, "GET", "/", headers=browser)
+        assert reply.status == 200
+        assert reply.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert b"<title>Naiad</title>" in reply.body
+        for headers in ({}, {"Accept": "*/*"}, {"Accept": "application/json"}):
+            reply = await call(server.port, "GET", "/", headers=headers)
+            assert (reply.status, reply.body) == (404, b'{"error":"Not Found"}')
+
+
 # Restricted APIs.
 
 GROUPS = {

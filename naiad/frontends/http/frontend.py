@@ -22,6 +22,7 @@ from naiad.frontends.http.repository import RepositoryRoutes
 from naiad.frontends.http.routes import Entry, Names, RouteTable, simple
 from naiad.frontends.http.settings import SettingRoutes
 from naiad.frontends.http.shared_memory import SharedMemoryRoutes
+from naiad.frontends.http.welcome import welcome
 from naiad.frontends.openai.frontend import OpenAiRoutes
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
@@ -57,6 +58,7 @@ class HttpFrontend:
             Entry("POST", _MODEL + "/infer", "inference", self._infer),
             Entry("POST", _MODEL + "/generate", "inference", self._generate),
             Entry("POST", _MODEL + "/generate_stream", "inference", self._generate_stream),
+            Entry("GET", "/", "", welcome),
             Entry("GET", "/v2/health/live", "health", simple(metadata.live)),
             Entry("GET", "/v2/health/ready", "health", simple(metadata.ready)),
             Entry("GET", _MODEL + "/ready", "health", simple(metadata.model_ready)),
