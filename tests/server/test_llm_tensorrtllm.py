@@ -169,11 +169,11 @@ def test_seeded_sampling_repeats_itself(llm_server: Server) -> None:
         ),
         (
             {"prompt_embedding_table": np.ones((1, 2, 3), np.float16)},
-            "input 'prompt_embedding_table' cannot be honoured: no prompt tuning",
+            "input 'prompt_embedding_table' cannot be honoured: Naiad does not support prompt tuning",
         ),
         (
             {"decoder_input_ids": [5, 6], "decoder_input_lengths": [2]},
-            "input 'decoder_input_ids' cannot be honoured: no encoder-decoder",
+            "input 'decoder_input_ids' cannot be honoured: Naiad does not support encoder-decoder",
         ),
         (
             {

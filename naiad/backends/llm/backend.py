@@ -1,7 +1,8 @@
-"""`backend: "llm"`: a language model from a checkpoint, with in-flight batching;
-                  docs/llm-backend.md lists its tensors.
+"""`backend: "llm"` serves a language model from a checkpoint, with in-flight batching.
+docs/llm-backend.md lists its tensors.
 
-In:  a prompt (text, messages or tokens) and sampling parameters. Out: a response per step, or one.
+In:  a prompt (text, messages or tokens) and sampling parameters. Out: one response per step for a
+     stream, else one response per request.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ from typing import Any
 import msgspec
 
 from naiad.backends.backend import Backend, Runtime
-from naiad.backends.llm.config import complete, is_decoupled, tensor
-from naiad.backends.llm.inputs import Inputs, number_tensor, text_tensor
 from naiad.backends.llm.options import read_options
 from naiad.backends.llm.pending_response import Piece, Progress, TextEncoder
 from naiad.backends.llm.sampling import is_forwarded_header, read_json_object, read_sampling
 from naiad.backends.llm.service import Generation, LlmService
+from naiad.backends.llm.tensors import (
+    Inputs,
+    complete,
+    is_decoupled,
+    number_tensor,
+    tensor,
+    text_tensor,
+)
 from naiad.backends.served_config import read_config
 from naiad.core.tensor import Tensor
 from naiad.errors import invalid_arg
@@ -26,7 +33,8 @@ from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.llm.generation import GenerationRequest
 
 with contextlib.suppress(ImportError):
-    import naiad.llm.start.load  # noqa: F401 - torch is imported once, by the template; without it there is OpenVINO
+    # The template imports torch once for all workers. Without torch, OpenVINO serves the model.
+    import naiad.llm.start.load  # noqa: F401
 
 INPUTS = [
     tensor("text_input", "TYPE_STRING", [1], is_optional=True),
@@ -54,7 +62,7 @@ PROMPTS = ("text_input", "messages", "input_ids")
 
 class LlmBackend(Backend):
     is_async = True
-    """Batches are taken while earlier ones are under way: `execute` only hands over."""
+    """`execute` only submits requests, so batches are accepted while earlier ones are running."""
     has_ready_hook = True
 
     def __init__(self) -> None:
@@ -115,7 +123,7 @@ class LlmBackend(Backend):
         )
         if inputs.flag("exclude_input_in_output", True):
             text = ""
-        form = TensorForm(
+        format = TensorFormat(
             self._service,
             is_streamed,
             request.requested_outputs,
@@ -123,20 +131,22 @@ class LlmBackend(Backend):
             parameters.n,
             parameters.logprobs is not None,
         )
-        return Generation(generation, form, form.text_encoder)
+        return Generation(generation, format, format.text_encoder)
 
     def _prompt(self, inputs: Inputs) -> tuple[str, list[int]]:
-        """The text that was sent, and its tokens."""
+        """Returns the text that the client sent (empty for messages and tokens) and the prompt's
+        tokens."""
         assert self._service is not None
-        given = [name for name in PROMPTS if name in inputs]
-        if len(given) != 1:
+        names = [name for name in PROMPTS if name in inputs]
+        if len(names) != 1:
             raise invalid_arg(
-                f"expected one of the inputs {', '.join(PROMPTS)}, got {' and '.join(given) or 'none'}"
+                f"expected one of the inputs {', '.join(PROMPTS)}, "
+                f"got {' and '.join(names) or 'none'}"
             )
-        if given[0] == "input_ids":
+        if names[0] == "input_ids":
             return "", inputs.integers("input_ids") or []
-        text = inputs.text(given[0]) or ""
-        if given[0] == "text_input":
+        text = inputs.text(names[0]) or ""
+        if names[0] == "text_input":
             return text, self._service.encode(text)
         rendered = self._service.model.chat.render(read_messages(text))
         return "", self._service.encode(rendered, add_special_tokens=False)
@@ -149,23 +159,23 @@ def read_messages(text: str) -> list[dict[str, Any]]:
         raise invalid_arg(f"input 'messages' is not a JSON array of objects: {error}") from None
 
 
-class TensorForm:
-    """`AnswerForm` of naiad.backends.llm.pending_response, with the outputs that were asked for."""
+class TensorFormat:
+    """`ResponseFormat` of naiad.backends.llm.pending_response, with the requested outputs."""
 
     def __init__(
         self,
         service: LlmService,
         is_streamed: bool,
-        wanted: list[str],
+        requested: list[str],
         prefix: str,
         n: int,
         has_logprobs: bool,
     ) -> None:
         self.is_streamed = is_streamed
         self._service = service
-        self._wanted = frozenset(wanted)
+        self._requested = frozenset(requested)
         self._prefixes = dict.fromkeys(range(n), prefix) if prefix else {}
-        self._is_plain = not wanted and not has_logprobs
+        self._is_plain = not requested and not has_logprobs
         self.text_encoder: TextEncoder | None = (
             encode_text if self._is_plain and is_streamed and n == 1 and not prefix else None
         )
@@ -183,15 +193,15 @@ class TensorForm:
                 [self._prefixes.pop(piece.index, "") + piece.text for piece in pieces],
             )
         ]
-        if self._wanted or has_end:
+        if self._requested or has_end:
             outputs.append(text_tensor("finish_reason", [_reason(piece) for piece in pieces]))
-        if self._wanted or self._has_index:
+        if self._requested or self._has_index:
             outputs.append(number_tensor("index", "INT32", [piece.index for piece in pieces]))
         if self._has_logprobs:
             outputs.append(text_tensor("logprobs", [self._logprobs(piece) for piece in pieces]))
-        if self._wanted:
+        if self._requested:
             outputs += self._counts(progress)
-            return [output for output in outputs if output.name in self._wanted]
+            return [output for output in outputs if output.name in self._requested]
         return outputs
 
     def _counts(self, progress: Progress) -> list[Tensor]:

@@ -1,9 +1,9 @@
-"""Chat prompts of a model that is served: which template, what clients send made fit for it, where
-checkpoints keep theirs.
+"""Chat prompts of a served model: finds the checkpoint's templates, chooses one, and prepares what
+clients send for it.
 
-In:  messages as OpenAI's API has them, tools, further variables. Out: text, special tokens included
-     (naiad.llm.text.chat_template renders).
-Rule: whatever a template does with a conversation is the request's error.
+In:  messages as in OpenAI's API, tools, further variables. Out: text with special tokens, rendered
+     by naiad.llm.text.chat_template.
+Rule: any failure of a template is the request's error.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "self"})
 
 class ChatTemplates:
     def __init__(self, sources: dict[str, str], special_tokens: dict[str, str]) -> None:
-        """`sources`: `default`, and perhaps `tool_use` for conversations with tools. Raises
-        NaiadError for one that cannot be read."""
+        """`sources` has `default` and may have `tool_use`, for conversations with tools. Raises
+        NaiadError for a source that cannot be read."""
         self._special_tokens = special_tokens
         self._templates = {
             name: ChatTemplate(source, special_tokens) for name, source in sources.items()
@@ -64,14 +64,15 @@ class ChatTemplates:
             return self._templates["tool_use"]
         if "default" not in self._templates:
             raise invalid_arg(
-                "the checkpoint has no chat template; send a text prompt, or set the model's 'chat_template' parameter"
+                "the checkpoint has no chat template; send a text prompt, "
+                "or set the model's 'chat_template' parameter"
             )
         return self._templates["default"]
 
 
 def _normalized(message: dict[str, Any]) -> dict[str, Any]:
-    """Text parts become one string and a call's arguments an object: what templates are written
-    for."""
+    """Joins text parts into one string and decodes the arguments of tool calls, because templates
+    expect a string and an object."""
     result = dict(message)
     content = result.get("content")
     if isinstance(content, list):
@@ -87,7 +88,7 @@ def _part_text(part: Any) -> str:
         text: str = part["text"]
         return text
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-    raise invalid_arg(f"a message has content of type '{kind}', this model takes text only")
+    raise invalid_arg(f"a message has content of type '{kind}', but this model accepts only text")
 
 
 def _normalized_call(call: Any) -> Any:
@@ -101,12 +102,12 @@ def _normalized_call(call: Any) -> Any:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-# Where checkpoints keep them.
+# Templates in checkpoints.
 
 
 def read_chat_templates(checkpoint: Path, override: Path | None = None) -> ChatTemplates:
-    """Of a Hugging Face folder or a GGUF file; without any, `render` says so. Raises NaiadError for
-    an override that cannot be read."""
+    """Reads the templates of a Hugging Face folder or a GGUF file. If there are none, `render`
+    raises the error. Raises NaiadError for an override that cannot be read."""
     templates, special_tokens = (
         _from_gguf(checkpoint) if checkpoint.is_file() else _from_folder(checkpoint)
     )
@@ -115,7 +116,8 @@ def read_chat_templates(checkpoint: Path, override: Path | None = None) -> ChatT
             templates = {"default": override.read_text()}
         except OSError as error:
             raise invalid_arg(
-                f"parameter 'chat_template' names '{override.name}', which cannot be read: {error.strerror}"
+                f"parameter 'chat_template' names '{override.name}', "
+                f"which cannot be read: {error.strerror}"
             ) from None
     return ChatTemplates(templates, special_tokens)
 
@@ -154,7 +156,7 @@ def _token_text(value: Any) -> str:
 
 
 def _from_gguf(path: Path) -> tuple[dict[str, str], dict[str, str]]:
-    from naiad.llm.checkpoint.gguf_file import GgufFile  # a file that most models do not have
+    from naiad.llm.checkpoint.gguf_file import GgufFile  # most models are not GGUF files
 
     metadata = GgufFile(path).metadata
     tokens = metadata.get("tokenizer.ggml.tokens", [])

@@ -1,8 +1,8 @@
-"""What a config calls its checkpoint -> a path on this machine.
+"""Finds the checkpoint that a config names and returns its path on this machine.
 
-A folder, a .gguf file, a name that `naiad pull` knows (found in the user's cache), or an id on the
-Hugging Face hub, which is downloaded as HF_HOME, HF_TOKEN (or PRIVATE_REPO_TOKEN), HF_ENDPOINT and
-HF_HUB_OFFLINE say.
+A config names a folder, a .gguf file, a name that `naiad pull` knows (its file is in the user's
+cache), or an id on the Hugging Face hub. The hub's client downloads an id and follows HF_HOME,
+HF_TOKEN (or PRIVATE_REPO_TOKEN), HF_ENDPOINT and HF_HUB_OFFLINE.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from naiad.core.install_advice import install_command
 from naiad.errors import NaiadError, invalid_arg, not_found, unavailable
 
 PULLED = {"smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf"}
-"""Names of `naiad pull` -> their files in the cache."""
+"""Name for `naiad pull` -> file in the cache."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = [
     "*.safetensors",
@@ -31,19 +31,19 @@ HUB_FILES = [
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """$NAIAD_CACHE, or `naiad` in the user's cache directory."""
-    given = environ.get("NAIAD_CACHE")
-    if given:
-        return Path(given)
+    path = environ.get("NAIAD_CACHE")
+    if path:
+        return Path(path)
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "naiad"
 
 
 def find_checkpoint(text: str, bases: list[Path]) -> Path:
-    """`bases` are where relative paths count from, in order. Raises NaiadError."""
+    """Relative paths are looked up in each of `bases`, in order. Raises NaiadError."""
     return find_local(text, bases) or _one_file(download(text))
 
 
 def find_local(text: str, bases: list[Path]) -> Path | None:
-    """None for the id of a hub repository. Raises NaiadError."""
+    """Returns None for the id of a hub repository. Raises NaiadError."""
     for base in bases:
         path = base / text  # an absolute path stays as it is
         if path.exists():
@@ -51,30 +51,34 @@ def find_local(text: str, bases: list[Path]) -> Path | None:
     if text in PULLED:
         path = cache_dir() / PULLED[text]
         if not path.exists():
-            raise not_found(f"checkpoint '{text}' was not fetched yet: run `naiad pull {text}`")
+            raise not_found(
+                f"checkpoint '{text}' has not been downloaded yet: run `naiad pull {text}`"
+            )
         return path
     if _HUB_ID.fullmatch(text) and not text.endswith(".gguf"):
         return None
     raise not_found(
-        f"no checkpoint '{text}': expected a folder, a .gguf file, a name of `naiad pull` or the id of a hub repository"
+        f"no checkpoint '{text}': expected a folder, a .gguf file, a name for `naiad pull` "
+        f"or the id of a hub repository"
     )
 
 
 def _one_file(path: Path) -> Path:
-    """A folder without a config.json that holds one GGUF file means that file."""
+    """Returns the GGUF file of a folder that has one and has no config.json."""
     if path.is_dir() and not (path / "config.json").exists():
         files = sorted(path.glob("*.gguf"))
         if len(files) == 1:
             return files[0]
         if files:
             raise invalid_arg(
-                f"checkpoint '{path.name}' holds {len(files)} GGUF files, expected one; name the file"
+                f"checkpoint '{path.name}' holds {len(files)} GGUF files, expected one; "
+                f"name the file"
             )
     return path
 
 
 def download(hub_id: str) -> Path:
-    """Resumes what was begun; shows progress on a terminal. Raises NaiadError."""
+    """Resumes an interrupted download and shows progress on a terminal. Raises NaiadError."""
     try:
         import huggingface_hub
         from huggingface_hub.errors import (
@@ -94,7 +98,7 @@ def download(hub_id: str) -> Path:
         )
     except RepositoryNotFoundError:
         raise not_found(
-            f"the hub has no repository '{hub_id}', or it is private and the token does not open it"
+            f"the hub has no repository '{hub_id}', or it is private and the token gives no access"
         ) from None
     except LocalEntryNotFoundError:
         raise unavailable(
@@ -105,6 +109,5 @@ def download(hub_id: str) -> Path:
 
 
 def _failed(hub_id: str, error: Exception) -> NaiadError:
-    return unavailable(
-        f"downloading '{hub_id}' failed: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    )
+    first_line = (str(error).splitlines() or [""])[0]
+    return unavailable(f"downloading '{hub_id}' failed: {type(error).__name__}: {first_line}")

@@ -1,10 +1,10 @@
-"""Structured output: what a request says of its answer becomes a grammar, and that a token mask per
-step.
+"""Structured output: builds the grammar that a request demands of its response. The engine turns
+the grammar into a token mask per step.
 
 In:  a GrammarCall. Out: naiad.llm.generation.Grammar for the native engine, compiled by xgrammar
-     for the model's vocabulary; EbnfGrammar for the OpenVINO engine, which has that library inside.
-     Both are made of the text that naiad.llm.grammar writes, so what is wrong with a grammar is the
-     request's INVALID_ARG on both, in the same words.
+     for the model's vocabulary; EbnfGrammar for the OpenVINO engine, which contains that library.
+Rule: both are built from the text that naiad.llm.grammar writes, so both engines reject a grammar
+      with the same INVALID_ARG.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from naiad.llm.grammar.schema import MAX_TEXT, schema_rules
 KINDS = ("json_object", "json_schema", "regex", "ebnf", "structural_tag")
 MAX_CACHE_BYTES = 256 << 20
 OPENVINO_LIMITS = (256, 512)
-"""Characters of a text that has a limit; places for any character. OpenVINO compiles between two
-steps, while all others wait."""
+"""Maximum length of a bounded text, and maximum number of places for any character. They are small
+because OpenVINO compiles between two steps, while all other requests wait."""
 
 
 class GrammarCompiler:
-    """One per model: compiled grammars are kept by their text. May be used from any thread."""
+    """Compiles grammars for one model and caches them by their text. Safe for use from any
+    thread."""
 
     def __init__(self, model: OpenModel) -> None:
         self._model = model
@@ -55,7 +56,7 @@ class GrammarCompiler:
                 else grammar_text(call, *(OPENVINO_LIMITS if is_openvino else ()))
             )
         except ValueError as error:
-            raise _refusal(call, error) from None
+            raise _rejection(call, error) from None
         if is_openvino:
             if not text:
                 raise invalid_arg(f"the openvino engine has no {call.kind}; the native engine does")
@@ -67,7 +68,7 @@ class GrammarCompiler:
         try:
             compiled = self._compile(call, text)
         except (RuntimeError, ValueError, TypeError) as error:
-            raise _refusal(call, error) from None
+            raise _rejection(call, error) from None
         matcher = xgrammar.GrammarMatcher(compiled, terminate_without_stop_token=not self._has_end)
         return XgrammarGrammar(matcher)
 
@@ -75,7 +76,7 @@ class GrammarCompiler:
         model = self._model
         if find_spec("xgrammar") is None:
             raise invalid_arg(f"structured output needs xgrammar: {install_command('grammar')}")
-        # schemas are read without the package `tokenizers`, too
+        # Imported here because schemas are also read without the package `tokenizers`.
         from naiad.llm.text.tokenizer import Tokenizer
 
         if not isinstance(model.tokenizer, Tokenizer):
@@ -83,9 +84,8 @@ class GrammarCompiler:
         import xgrammar
 
         tokenizer = model.tokenizer
-        # Special tokens must stay out of strings: their text would be skipped on the way to the
-        # client.
-        words = [
+        # Special tokens must stay out of strings, because their text is not sent to the client.
+        vocabulary = [
             ""
             if token in tokenizer.special_token_ids
             else tokenizer.backend.id_to_token(token) or ""
@@ -99,7 +99,7 @@ class GrammarCompiler:
             else xgrammar.VocabType.BYTE_FALLBACK
         )
         information = xgrammar.TokenizerInfo(
-            words, kind, vocab_size=model.vocab_size, stop_token_ids=ends or None
+            vocabulary, kind, vocab_size=model.vocab_size, stop_token_ids=ends or None
         )
         self._compiler = xgrammar.GrammarCompiler(
             information, max_threads=1, cache_limit_bytes=MAX_CACHE_BYTES
@@ -113,7 +113,8 @@ class GrammarCompiler:
 
 
 def grammar_text(call: GrammarCall, max_text: int = MAX_TEXT, max_wide: int = MAX_WIDE) -> str:
-    """Raises NaiadError, and ValueError for a schema that is not JSON."""
+    """Returns the grammar as text. Raises NaiadError, and ValueError for a schema that is not
+    JSON."""
     rules = _rules(call, max_text)
     check(rules)  # before repeats are written out
     return render(lower(rules), max_wide)
@@ -122,7 +123,7 @@ def grammar_text(call: GrammarCall, max_text: int = MAX_TEXT, max_wide: int = MA
 def _rules(call: GrammarCall, max_text: int) -> Rules:
     match call.kind:
         case "json_object":
-            # OpenAI promises an object, where JSON in general may be a bare number
+            # OpenAI promises an object; JSON in general may be a bare number.
             return schema_rules({"type": "object"})
         case "json_schema":
             return schema_rules(plain_schema(json.loads(call.value)), max_text)
@@ -132,9 +133,9 @@ def _rules(call: GrammarCall, max_text: int) -> Rules:
             return read_grammar(call.value)
 
 
-def _refusal(call: GrammarCall, error: Exception) -> NaiadError:
-    words = str(error).strip().splitlines() or [type(error).__name__]
-    return invalid_arg(f"the {call.kind} of the request cannot be used: {words[-1][:300]}")
+def _rejection(call: GrammarCall, error: Exception) -> NaiadError:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return invalid_arg(f"the {call.kind} of the request cannot be used: {lines[-1][:300]}")
 
 
 class XgrammarGrammar:

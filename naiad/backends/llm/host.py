@@ -1,12 +1,11 @@
-"""The engine's thread in a worker: requests from the work loop go in, steps are made, one message
-per step goes out.
+"""Runs the engine of a worker on its thread: accepts requests from the work loop, makes steps, and
+sends one message per step.
 
 In:  `submit`, from the work loop's thread. Out: Runtime.respond_many, from the engine's thread.
-Rules: only this thread touches the engine. While the device has work, the next step is launched
-       before the tokens of the last one are handed out: nothing that can wait stands before a
-       launch. Cancellations are seen before every step. A step that fails is the open requests'
-       error; an engine that fails again and again, or a device that is lost, ends the process: the
-       server restarts it.
+Rules: only the engine's thread uses the engine. While the device has work, the next step is
+       launched before the tokens of the last one are sent: nothing that can wait delays a launch.
+       Cancellations are checked before every step. A failed step fails all open requests. If steps
+       fail repeatedly or the device is lost, the process ends and the server restarts it.
 """
 
 from __future__ import annotations
@@ -18,22 +17,20 @@ import time
 from collections import deque
 
 from naiad.backends.backend import Runtime
-from naiad.backends.llm.gate import LaunchGate
+from naiad.backends.llm.engine_thread import ArrivalWindow, EngineThread, LaunchGate
 from naiad.backends.llm.metrics import EngineMetrics
 from naiad.backends.llm.model import OpenModel
-from naiad.backends.llm.pending_response import Answer
-from naiad.backends.llm.thread import EngineThread
-from naiad.backends.llm.window import ArrivalWindow
+from naiad.backends.llm.pending_response import PendingResponse
 from naiad.errors import NaiadError, cancelled, internal
 from naiad.ipc.work import WorkError, WorkResponse
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenOutput
 
 MAX_FAILED_STEPS = 3
-"""In a row; then the process is not worth keeping."""
+"""The process ends after this many consecutive failed steps."""
 METRICS_INTERVAL_S = 0.25
 SWITCH_INTERVAL_S = 0.001
-"""How long another thread of the worker may keep the interpreter when a step's tokens are there:
-Python's own 5 ms are a whole step."""
+"""How long another thread of the worker may keep the interpreter when a step's tokens have
+arrived. Python's default of 5 ms is as long as a whole step."""
 _CANCELLED = cancelled("the request was cancelled")
 
 
@@ -45,16 +42,16 @@ class EngineHost:
         metrics: EngineMetrics,
         thread: EngineThread | None = None,
     ) -> None:
-        """`thread`: the one that opened the model."""
+        """`thread` is the one that opened the model."""
         self.model = model
         self._runtime = runtime
         self._metrics = metrics
         self._arrived = threading.Condition()
-        self._intake: deque[tuple[GenerationRequest, Answer]] = deque()
-        self._unwanted: deque[str] = deque()
-        self._open: dict[str, Answer] = {}
-        self._pending: list[TokenOutput] = []
-        """Of the last step, not handed out yet."""
+        self._intake: deque[tuple[GenerationRequest, PendingResponse]] = deque()
+        self._cancelled_ids: deque[str] = deque()
+        self._open: dict[str, PendingResponse] = {}
+        self._unsent: list[TokenOutput] = []
+        """Outputs of the last step that have not been sent yet."""
         self.gate = LaunchGate(runtime)
         self._is_stopping = False
         self._window = ArrivalWindow()
@@ -76,70 +73,64 @@ class EngineHost:
     def is_running(self) -> bool:
         return self._thread.is_alive()
 
-    def submit(self, request: GenerationRequest, answer: Answer) -> None:
-        """`request.id` must be unique among the open ones. Refusals are answered by the engine's
-        thread too."""
+    def submit(self, request: GenerationRequest, pending: PendingResponse) -> None:
+        """`request.id` must be unique among the open requests. The engine's thread sends the error
+        if the engine rejects the request."""
         with self._arrived:
-            self._intake.append((request, answer))
+            self._intake.append((request, pending))
             self._arrived.notify()
 
     def cancel(self, request_id: str) -> None:
-        """For cancellations that the server does not know of; it is answered as any other cancelled
-        request is."""
+        """Cancels a request on behalf of another request; the server does not know of this. The
+        response is the same as for any cancelled request."""
         with self._arrived:
-            self._unwanted.append(request_id)
+            self._cancelled_ids.append(request_id)
 
     # The engine's thread.
 
     def _run(self) -> None:
         try:
             while not self._is_stopping:
-                self._take_in()
+                self._submit_arrived()
                 self._drop_cancelled()
                 if self.model.engine.has_work:
                     self._step()
-                if not self._pending:
+                if not self._unsent:
                     self._update_metrics()
-            self._hand_out()
+            self._send_outputs()
         except BaseException as error:
-            # Nobody would ever answer: better a new process.
+            # Without this thread no request would ever get a response: a new process is better.
             self._runtime.log(
                 "ERROR",
                 f"the engine's thread failed: {type(error).__name__}: {error}",
-                "llm_host.py",
+                "host.py",
                 0,
             )
             os._exit(1)
 
-    def _take_in(self) -> None:
-        """Waits only when there is nothing to do: for a request, or for the time to show
-        metrics."""
+    def _submit_arrived(self) -> None:
+        """Waits only if the engine has no work: for a request, or until metrics are due."""
         with self._arrived:
             if not self.model.engine.has_work:
                 self._await_arrivals()
             arrived, self._intake = self._intake, deque()
-        refusals: list[tuple[int, WorkResponse | None, bool]] = []
-        for request, answer in arrived:
+        rejections: list[tuple[int, WorkResponse | None, bool]] = []
+        for request, pending in arrived:
             try:
                 self.model.engine.submit(request)
             except NaiadError as error:
-                refusals.append((answer.handle, error_response(error), True))
+                rejections.append((pending.handle, error_response(error), True))
             except Exception as error:
                 self._runtime.log(
-                    "ERROR", f"submit failed: {type(error).__name__}: {error}", "llm_host.py", 0
+                    "ERROR", f"submit failed: {type(error).__name__}: {error}", "host.py", 0
                 )
-                refusals.append(
-                    (
-                        answer.handle,
-                        error_response(internal(f"{type(error).__name__}: {error}")),
-                        True,
-                    )
-                )
+                failure = internal(f"{type(error).__name__}: {error}")
+                rejections.append((pending.handle, error_response(failure), True))
             else:
-                self._open[request.id] = answer
+                self._open[request.id] = pending
             self._metrics.is_stale = True
-        if refusals:
-            self._runtime.respond_many(refusals)
+        if rejections:
+            self._runtime.respond_many(rejections)
 
     def _await_arrivals(self) -> None:
         window = self._window
@@ -155,11 +146,11 @@ class EngineHost:
             )
 
     def _drop_cancelled(self) -> None:
-        while self._unwanted:
-            self.model.engine.cancel(self._unwanted.popleft())
+        while self._cancelled_ids:
+            self.model.engine.cancel(self._cancelled_ids.popleft())
         is_cancelled = self._runtime.is_cancelled
-        for request_id, answer in self._open.items():
-            if is_cancelled(answer.handle):
+        for request_id, pending in self._open.items():
+            if is_cancelled(pending.handle):
                 self.model.engine.cancel(request_id)
 
     def _step(self) -> None:
@@ -167,73 +158,75 @@ class EngineHost:
         if engine.is_ahead:
             self.gate.close()
         else:
-            self._hand_out()
+            self._send_outputs()
         try:
             outputs = engine.step(self._on_launched)
         except Exception as error:
             self.gate.open()
-            self._hand_out()
+            self._send_outputs()
             self._on_failed_step(error)
             return
         self.gate.open()
-        self._pending += outputs
+        self._unsent += outputs
         self._window.record_step(time.monotonic() - start_s, num_open)
         self._num_failed_steps = 0
         if not engine.is_ahead:
-            self._hand_out()
+            self._send_outputs()
 
     def _on_launched(self) -> None:
         self.gate.open()
-        if self._pending:
-            self._hand_out()
+        if self._unsent:
+            self._send_outputs()
             self._update_metrics()
 
-    def _hand_out(self) -> None:
-        outputs, self._pending = self._pending, []
-        touched: dict[str, Answer] = {}
+    def _send_outputs(self) -> None:
+        outputs, self._unsent = self._unsent, []
+        touched: dict[str, PendingResponse] = {}
         failures: dict[str, NaiadError] = {}
         responses: list[tuple[int, WorkResponse | None, bool]] = []
         find, is_paused = self._open.get, self._runtime.is_paused
         for output in outputs:
-            answer = find(output.request_id)
-            if answer is None:
-                continue  # of a request that has failed already
-            if not is_paused(answer.handle) and (tensors := answer.pass_on(output)) is not None:
-                responses.append((answer.handle, WorkResponse(tensors), False))
-                continue
+            pending = find(output.request_id)
+            if pending is None:
+                continue  # the request has already failed
+            if not is_paused(pending.handle):
+                tensors = pending.encode_directly(output)
+                if tensors is not None:
+                    responses.append((pending.handle, WorkResponse(tensors), False))
+                    continue
             if output.finish_reason in (FinishReason.ERROR, FinishReason.CANCELLED):
                 failures.setdefault(output.request_id, output.error or _CANCELLED)
             else:
-                answer.take(output)
-            touched[output.request_id] = answer
-        for request_id, answer in touched.items():
+                pending.add(output)
+            touched[output.request_id] = pending
+        for request_id, pending in touched.items():
             if request_id in failures:
-                self._close(request_id, answer)
+                self._close(request_id, pending)
                 self.model.engine.cancel(request_id)
-                responses.append((answer.handle, error_response(failures[request_id]), True))
-            elif answer.is_finished:
-                self._close(request_id, answer)
-                responses.append((answer.handle, _response(answer), True))
-            elif answer.form.is_streamed and not is_paused(answer.handle):
-                response = _response(answer)
+                responses.append((pending.handle, error_response(failures[request_id]), True))
+            elif pending.is_finished:
+                self._close(request_id, pending)
+                responses.append((pending.handle, _response(pending), True))
+            elif pending.format.is_streamed and not is_paused(pending.handle):
+                response = _response(pending)
                 if response is not None:
-                    responses.append((answer.handle, response, False))
+                    responses.append((pending.handle, response, False))
         if responses:
             self._runtime.respond_many(responses)
 
-    def _close(self, request_id: str, answer: Answer) -> None:
+    def _close(self, request_id: str, pending: PendingResponse) -> None:
         del self._open[request_id]
-        self._metrics.record_request(answer.num_prompt_tokens, answer.num_output_tokens)
+        self._metrics.record_request(pending.num_prompt_tokens, pending.num_output_tokens)
 
     def _on_failed_step(self, error: Exception) -> None:
         self._num_failed_steps += 1
-        words = f"a step of the engine failed: {type(error).__name__}: {error}"
-        self._runtime.log("ERROR", words, "llm_host.py", 0)
-        failure = error_response(internal(words))
+        message = f"a step of the engine failed: {type(error).__name__}: {error}"
+        self._runtime.log("ERROR", message, "host.py", 0)
+        failure = error_response(internal(message))
         for request_id in self._open:
             self.model.engine.cancel(request_id)
         self._runtime.respond_many(
-            [(answer.handle, failure, True) for answer in self._open.values()]
+            [(pending.handle, failure, True) for pending in self._open.values()]
         )
         self._open.clear()
         if self._num_failed_steps >= MAX_FAILED_STEPS or is_device_lost(error):
@@ -248,8 +241,8 @@ class EngineHost:
             self._metrics.is_stale = self.model.engine.has_work
 
 
-def _response(answer: Answer) -> WorkResponse | None:
-    outputs = answer.flush()
+def _response(pending: PendingResponse) -> WorkResponse | None:
+    outputs = pending.flush()
     return None if outputs is None else WorkResponse(outputs)
 
 
@@ -258,10 +251,10 @@ def error_response(error: NaiadError) -> WorkResponse:
 
 
 def is_device_lost(error: Exception) -> bool:
-    """After these every further call to the GPU fails in the same way."""
-    words = str(error)
+    """True for errors after which every further call to the GPU fails in the same way."""
+    message = str(error)
     return (
-        "CUDA error" in words
-        or "device-side assert" in words
+        "CUDA error" in message
+        or "device-side assert" in message
         or type(error).__name__ == "AcceleratorError"
     )

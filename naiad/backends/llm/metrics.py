@@ -1,7 +1,7 @@
-"""A language model's numbers in /metrics, under vLLM's and TensorRT-LLM's names, which dashboards
-and gateways know.
+"""The metrics of a language model in /metrics, under the names that vLLM and TensorRT-LLM use and
+that dashboards and gateways know.
 
-In:  readings of the engine, by its own thread, a few times a second. Out: changes only, as
+In:  the engine's statistics, read by the engine's thread a few times a second. Out: changes, as
      Runtime.metric operations. The Gateway API Inference Extension reads vllm:num_requests_waiting,
      vllm:num_requests_running and vllm:kv_cache_usage_perc (with vllm:cache_config_info), or
      nv_trt_llm_request_metrics and nv_trt_llm_kv_cache_block_metrics.
@@ -19,23 +19,9 @@ from naiad.llm.generation import FinishReason
 from naiad.metrics.operation import MetricOperation
 
 TOKEN_BUCKETS = (
-    1.0,
-    2.0,
-    5.0,
-    10.0,
-    20.0,
-    50.0,
-    100.0,
-    200.0,
-    500.0,
-    1000.0,
-    2000.0,
-    5000.0,
-    10000.0,
-    20000.0,
-    50000.0,
-    100000.0,
-)
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0,
+    50000.0, 100000.0,
+)  # fmt: skip
 
 _GAUGES = {
     "vllm:num_requests_running": "Number of requests in model execution batches.",
@@ -47,7 +33,9 @@ _COUNTERS = {
     "vllm:prompt_tokens_total": "Number of prefill tokens processed.",
     "vllm:generation_tokens_total": "Number of generation tokens processed.",
     "vllm:num_preemptions_total": "Cumulative number of preemptions from the engine.",
-    "vllm:prefix_cache_queries_total": "Prefix cache queries, in terms of number of queried tokens.",
+    "vllm:prefix_cache_queries_total": (
+        "Prefix cache queries, in terms of number of queried tokens."
+    ),
     "vllm:prefix_cache_hits_total": "Prefix cache hits, in terms of number of cached tokens.",
 }
 _HISTOGRAMS = {
@@ -61,14 +49,18 @@ _HISTOGRAMS = {
 _SUCCESS = ("vllm:request_success_total", "Count of successfully processed requests.")
 _CACHE_CONFIG = ("vllm:cache_config_info", "Information of the cache configuration.")
 _TRT_GAUGES = {
-    "nv_trt_llm_request_metrics": ("TRT LLM request metrics", "request_type", ("active", "max", "scheduled", "context", "waiting")),
+    "nv_trt_llm_request_metrics": ("TRT LLM request metrics", "request_type",
+        ("active", "max", "scheduled", "context", "waiting")),
     "nv_trt_llm_kv_cache_block_metrics": (
-        "TRT LLM KV cache block metrics", "kv_cache_block_type", ("max", "used", "free", "tokens_per", "fraction")
+        "TRT LLM KV cache block metrics", "kv_cache_block_type",
+        ("max", "used", "free", "tokens_per", "fraction")
     ),
     "nv_trt_llm_inflight_batcher_metrics": (
-        "TRT LLM inflight_batcher-specific metrics", "inflight_batcher_specific_metric", ("generation_requests", "num_preemptions")
+        "TRT LLM inflight_batcher-specific metrics", "inflight_batcher_specific_metric",
+        ("generation_requests", "num_preemptions")
     ),
-    "nv_trt_llm_general_metrics": ("General TRT LLM metrics", "general_type", ("iteration_counter", "timestamp")),
+    "nv_trt_llm_general_metrics": ("General TRT LLM metrics", "general_type",
+        ("iteration_counter", "timestamp")),
 }  # fmt: skip
 _TRT_HISTOGRAMS = {
     "nv_llm_input_token_len": ("TRT LLM response metrics", "total_input_tokens"),
@@ -88,12 +80,12 @@ class EngineMetrics:
             "model_name": model_name,
         }
         self._handles: dict[str, int] = {}
-        self._shown: dict[str, float] = {}
-        self._shown_counts: dict[str, tuple[list[int], float]] = {}
+        self._reported: dict[str, float] = {}
+        self._reported_counts: dict[str, tuple[list[int], float]] = {}
         self._prompt_tokens = Histogram(TOKEN_BUCKETS)
         self._generation_tokens = Histogram(TOKEN_BUCKETS)
         self.is_stale = True
-        """Something may have changed since the last update."""
+        """True if something may have changed since the last update."""
         self._create()
 
     def record_request(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
@@ -149,25 +141,25 @@ class EngineMetrics:
     # Changes.
 
     def _set(self, name: str, value: float) -> None:
-        if self._shown.get(name) != value:
-            self._shown[name] = value
+        if self._reported.get(name) != value:
+            self._reported[name] = value
             self._runtime.metric(MetricOperation("set", self._handles[name], value=float(value)))
 
     def _count(self, name: str, value: float) -> None:
-        gained = value - self._shown.get(name, 0.0)
-        if gained > 0:
-            self._shown[name] = value
+        increase = value - self._reported.get(name, 0.0)
+        if increase > 0:
+            self._reported[name] = value
             self._runtime.metric(
-                MetricOperation("increment", self._handles[name], value=float(gained))
+                MetricOperation("increment", self._handles[name], value=float(increase))
             )
 
     def _merge(self, name: str, histogram: Histogram) -> None:
-        old_counts, old_total = self._shown_counts.get(name, ([0] * len(histogram.counts), 0.0))
+        old_counts, old_total = self._reported_counts.get(name, ([0] * len(histogram.counts), 0.0))
         if old_counts != histogram.counts:
-            gained = [new - old for new, old in zip(histogram.counts, old_counts, strict=True)]
-            self._shown_counts[name] = (list(histogram.counts), histogram.total)
+            increase = [new - old for new, old in zip(histogram.counts, old_counts, strict=True)]
+            self._reported_counts[name] = (list(histogram.counts), histogram.total)
             operation = MetricOperation(
-                "merge", self._handles[name], value=histogram.total - old_total, counts=gained
+                "merge", self._handles[name], value=histogram.total - old_total, counts=increase
             )
             self._runtime.metric(operation)
 

@@ -1,8 +1,8 @@
-"""A language model that was opened: an engine behind one interface, its tokenizer, its chat
-template, its size.
+"""An open language model: its engine behind one interface, its tokenizer, its chat templates and
+its sizes.
 
-Engines are naiad.llm.engine.Engine (native) and naiad.llm.openvino.engine.OpenvinoEngine. All calls
-but `encode` and templates are made by one thread, the host's.
+The engines are naiad.llm.engine.Engine (native) and naiad.llm.openvino.engine.OpenvinoEngine.
+Rule: only the host's thread calls the engine; the tokenizer and the templates are used by others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class LanguageEngine(Protocol):
     statistics: EngineStatistics
 
     def submit(self, request: GenerationRequest) -> None:
-        """Raises NaiadError: INVALID_ARG for what is wrong with the request, UNAVAILABLE when too
-        many wait already."""
+        """Raises NaiadError: INVALID_ARG if the request is wrong, UNAVAILABLE if too many requests
+        are waiting."""
         ...
 
     def cancel(self, request_id: str) -> None: ...
@@ -32,18 +32,18 @@ class LanguageEngine(Protocol):
 
     @property
     def is_ahead(self) -> bool:
-        """The device is at work, and the next `step` will give it more before it waits for that."""
+        """True if the device is working and the next `step` launches more before it waits."""
         ...
 
     def step(self, on_launched: Callable[[], None] | None = None) -> list[TokenOutput]:
-        """`on_launched` is called before the thread waits for the device, if it does."""
+        """Calls `on_launched` before the thread waits for the device, if it waits."""
         ...
 
     def load(self) -> EngineLoad: ...
 
 
 class TextCodec(Protocol):
-    """May be used from any thread."""
+    """A tokenizer. Safe for use from any thread."""
 
     @property
     def is_byte_level(self) -> bool: ...
@@ -53,14 +53,14 @@ class TextCodec(Protocol):
     def decode(self, tokens: list[int], skip_special_tokens: bool = True) -> str: ...
 
     def token_bytes(self, token: int) -> bytes:
-        """Only where is_byte_level."""
+        """Valid only if `is_byte_level`."""
         ...
 
 
 class OpenModel(msgspec.Struct, eq=False):
     engine: LanguageEngine
     tokenizer: TextCodec | None
-    """None: the model takes and gives token ids only."""
+    """None if the model accepts and returns only token ids."""
     chat: ChatTemplates
     max_model_len: int
     vocab_size: int
@@ -68,18 +68,16 @@ class OpenModel(msgspec.Struct, eq=False):
     block_size: int
     num_kv_blocks: int
     engine_name: str
-    """native or openvino."""
+    """`native` or `openvino`."""
 
     def token_text(self, token: int) -> str:
-        return (
-            ""
-            if self.tokenizer is None
-            else self.tokenizer.decode([token], skip_special_tokens=False)
-        )
+        if self.tokenizer is None:
+            return ""
+        return self.tokenizer.decode([token], skip_special_tokens=False)
 
     def token_bytes(self, token: int) -> bytes:
-        """What the token stands for; of a tokenizer that is not byte-level, the bytes of its
-        text."""
+        """Returns the bytes that the token stands for. If the tokenizer is not byte-level, these
+        are the bytes of the token's text."""
         if self.tokenizer is not None and self.tokenizer.is_byte_level:
             return self.tokenizer.token_bytes(token)
         return self.token_text(token).encode()

@@ -1,7 +1,7 @@
-"""`parameters` of a config.pbtxt -> what to open, with which engine, with which settings.
+"""Reads `parameters` of a config.pbtxt: the checkpoint to open, the engine and its settings.
 
-Rule: a value that still reads `${...}` was left unset by the template tool; what is not known is
-      refused by its name.
+Rule: a value that still reads `${...}` was left unset by the template tool. An unknown parameter is
+      rejected with its name.
 """
 
 from __future__ import annotations
@@ -26,41 +26,43 @@ OWN_NAMES = frozenset(
 
 class LlmOptions(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str = ""
-    """Empty: the version directory."""
+    """Empty for the version directory."""
     engine: str = "auto"
     chat_template: str = ""
     settings: EngineSettings = EngineSettings()
     sampling_defaults: dict[str, Any] = {}
     num_threads: int = 0
-    """0: the cores, shared out among the model's instances."""
+    """0 divides the cores among the model's instances."""
 
 
 def set_parameters(config: ServedConfig) -> dict[str, str]:
-    """Those that have a value."""
+    """Returns the parameters that have a value."""
     values = {name: parameter.string_value.strip() for name, parameter in config.parameters.items()}
     return {name: value for name, value in values.items() if value and not value.startswith("${")}
 
 
 def read_options(config: ServedConfig) -> LlmOptions:
     """Raises NaiadError."""
-    given = set_parameters(config)
-    for name in given:
+    parameters = set_parameters(config)
+    for name in parameters:
         # Triton's own parameters for every backend are written in capitals.
         if name not in OWN_NAMES and name not in SETTING_NAMES and not name.isupper():
             raise unknown_name(config.name, name)
-    engine = given.get("engine", "auto")
+    engine = parameters.get("engine", "auto")
     if engine not in ENGINES:
         raise invalid_arg(
-            f"parameter 'engine' of model '{config.name}' is '{engine}', expected one of {', '.join(ENGINES)}"
+            f"parameter 'engine' of model '{config.name}' is '{engine}', "
+            f"expected one of {', '.join(ENGINES)}"
         )
-    defaults = read_json_object("sampling_defaults", given.get("sampling_defaults", "{}"))
+    defaults = read_json_object("sampling_defaults", parameters.get("sampling_defaults", "{}"))
     read_sampling(defaults)
     return LlmOptions(
-        checkpoint=given.get("checkpoint", ""),
+        checkpoint=parameters.get("checkpoint", ""),
         engine=engine,
-        chat_template=given.get("chat_template", ""),
+        chat_template=parameters.get("chat_template", ""),
         settings=read_settings(
-            config.name, {name: value for name, value in given.items() if name in SETTING_NAMES}
+            config.name,
+            {name: value for name, value in parameters.items() if name in SETTING_NAMES},
         ),
         sampling_defaults=defaults,
         num_threads=config.integer("num_threads", 0),
@@ -68,17 +70,17 @@ def read_options(config: ServedConfig) -> LlmOptions:
 
 
 def read_settings(model_name: str, values: Mapping[str, Any]) -> EngineSettings:
-    """Numbers and switches may be text. Raises NaiadError with the parameter's name."""
+    """Accepts numbers and booleans as text. Raises NaiadError with the parameter's name."""
     try:
         settings = msgspec.convert(
             {name: _plain(value) for name, value in values.items()}, EngineSettings, strict=False
         )
     except msgspec.ValidationError as error:
-        words, _, place = str(error).partition(" - at `$.")
-        name = place.rstrip("`")
-        shown = values.get(name)
+        reason, _, path = str(error).partition(" - at `$.")
+        name = path.rstrip("`")
         raise invalid_arg(
-            f"parameter '{name}' of model '{model_name}' is '{shown}': {words[:1].lower()}{words[1:]}"
+            f"parameter '{name}' of model '{model_name}' is '{values.get(name)}': "
+            f"{reason[:1].lower()}{reason[1:]}"
         ) from None
     settings.check()
     return settings

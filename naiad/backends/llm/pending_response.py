@@ -1,9 +1,10 @@
-"""What the completions of one request have gained, gathered from engine steps until it is sent.
+"""The response of one open request: collects what its completions gain from engine steps until it
+is sent.
 
-In:  TokenOutput. Out: a Progress, which an AnswerForm (one per request, made by its backend) turns
-     into output tensors.
-Rule: what is not sent is kept and merged: for answers that are not streamed, for slow readers, for
-      pieces without text.
+In:  TokenOutput. Out: a Progress, which a ResponseFormat (one per request, made by its backend)
+     turns into output tensors.
+Rule: output that is not sent is kept and merged. This is how responses that are not streamed, slow
+      readers and pieces without text are handled.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from naiad.llm.generation import FinishReason, TokenLogprobs, TokenOutput
 
 
 class Piece(msgspec.Struct, eq=False):
-    """What one completion gained."""
+    """The output that one completion gained since the last response."""
 
     index: int
     text: str = ""
@@ -30,30 +31,28 @@ class Piece(msgspec.Struct, eq=False):
 
 class Progress(msgspec.Struct, eq=False):
     pieces: list[Piece]
-    """By index; only completions that gained something."""
+    """Sorted by index; only completions that gained something."""
     num_prompt_tokens: int
     num_cached_tokens: int
     num_output_tokens: list[int]
-    """Of each of the n completions, up to now."""
+    """Number of tokens of each of the n completions up to now."""
     is_final: bool
 
 
-class AnswerForm(Protocol):
+class ResponseFormat(Protocol):
     is_streamed: bool
 
     def encode(self, progress: Progress) -> list[Tensor] | None:
-        """None: not worth a response yet; never for the final one."""
+        """Returns None if the progress is not worth a response yet; never for the final one."""
         ...
 
 
 TextEncoder: TypeAlias = Callable[[str], list[Tensor]]
-"""What a form makes of a step that adds nothing but text to the only completion of a stream: most
-steps, so there is a short way."""
+"""Encodes a step that adds nothing but text to the only completion of a stream. Most steps are like
+this, so they have a fast path."""
 
 
-class Answer:
-    """One open request."""
-
+class PendingResponse:
     __slots__ = (
         "_encode_text",
         "_num_cached_tokens",
@@ -61,15 +60,15 @@ class Answer:
         "_num_output_tokens",
         "_num_prompt_tokens",
         "_pieces",
-        "form",
+        "format",
         "handle",
     )
 
     def __init__(
-        self, handle: int, form: AnswerForm, n: int, encode_text: TextEncoder | None = None
+        self, handle: int, format: ResponseFormat, n: int, encode_text: TextEncoder | None = None
     ) -> None:
         self.handle = handle
-        self.form = form
+        self.format = format
         self._encode_text = encode_text
         self._pieces: dict[int, Piece] = {}
         self._num_open = n
@@ -89,7 +88,7 @@ class Answer:
     def num_output_tokens(self) -> int:
         return sum(self._num_output_tokens)
 
-    def take(self, output: TokenOutput) -> None:
+    def add(self, output: TokenOutput) -> None:
         piece = self._pieces.get(output.index)
         if piece is None:
             piece = self._pieces[output.index] = Piece(output.index)
@@ -105,9 +104,9 @@ class Answer:
             piece.stop_reason = output.stop_reason
             self._num_open -= 1
 
-    def pass_on(self, output: TokenOutput) -> list[Tensor] | None:
-        """`take` and `flush` in one, where there is a short way; None where there is none, and
-        nothing has happened then."""
+    def encode_directly(self, output: TokenOutput) -> list[Tensor] | None:
+        """Fast path: does `add` and `flush` in one. Returns None, without any effect, if the output
+        needs the full path."""
         if (
             self._encode_text is None
             or self._pieces
@@ -121,8 +120,8 @@ class Answer:
         return self._encode_text(output.text)
 
     def flush(self) -> list[Tensor] | None:
-        """The outputs of a response with all that was kept, or None when there is to be none
-        yet."""
+        """Returns the outputs of a response with everything that was kept, or None if no response
+        is due yet."""
         pieces = [self._pieces[index] for index in sorted(self._pieces)]
         progress = Progress(
             pieces,
@@ -131,7 +130,7 @@ class Answer:
             self._num_output_tokens,
             self.is_finished,
         )
-        outputs = self.form.encode(progress)
+        outputs = self.format.encode(progress)
         if outputs is not None:
             self._pieces = {}
         return outputs

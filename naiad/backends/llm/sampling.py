@@ -1,7 +1,8 @@
-"""Sampling parameters by their names, from JSON or from request parameters -> SamplingParameters.
+"""Reads sampling parameters by name, from JSON or from request parameters.
 
-Rule: an unknown name or a value of the wrong kind is the request's INVALID_ARG, with the name.
-      Ranges are checked by the engine.
+In:  names and values. Out: SamplingParameters.
+Rule: an unknown name or a value of the wrong type is the request's INVALID_ARG, with the name. The
+      engine checks ranges.
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ _FORWARDED = frozenset({"authorization", "traceparent", "tracestate"})
 
 
 def read_sampling(values: Mapping[str, Any]) -> SamplingParameters:
-    """Numbers may come as text; a single string may stand for a list of one."""
+    """Accepts numbers as text, and a single string instead of a list with one string."""
     for name in values:
         if name not in NAMES:
             raise unknown_parameter(name, NAMES)
-    given = {name: value for name, value in values.items() if value is not None}
+    fields = {name: value for name, value in values.items() if value is not None}
     for name in _LISTS:
-        if name in given and not isinstance(given[name], (list, tuple)):
-            given[name] = [given[name]]
-    if isinstance(given.get("logit_bias"), str):  # request parameters cannot hold objects
-        given["logit_bias"] = read_json_object("logit_bias", given["logit_bias"])
+        if name in fields and not isinstance(fields[name], (list, tuple)):
+            fields[name] = [fields[name]]
+    if isinstance(fields.get("logit_bias"), str):  # request parameters cannot hold objects
+        fields["logit_bias"] = read_json_object("logit_bias", fields["logit_bias"])
     try:
-        return msgspec.convert(given, SamplingParameters, strict=False, str_keys=True)
+        return msgspec.convert(fields, SamplingParameters, strict=False, str_keys=True)
     except msgspec.ValidationError as error:
-        raise _bad_value(given, error) from None
+        raise _bad_value(fields, error) from None
 
 
-def _bad_value(given: Mapping[str, Any], error: msgspec.ValidationError) -> NaiadError:
-    """msgspec tells the place as `$.name`; the name and what came are what a client needs."""
-    words, _, place = str(error).partition(" - at `$.")
-    name = place.rstrip("`").split("[")[0]
-    shown = json.dumps(given.get(name), default=str)
+def _bad_value(fields: Mapping[str, Any], error: msgspec.ValidationError) -> NaiadError:
+    """Replaces msgspec's path `$.name` with what a client needs: the name and the value."""
+    reason, _, path = str(error).partition(" - at `$.")
+    name = path.rstrip("`").split("[")[0]
+    value = json.dumps(fields.get(name), default=str)
     return invalid_arg(
-        f"sampling parameter '{name}' is {shown[:80]}: {words[:1].lower()}{words[1:]}"
+        f"sampling parameter '{name}' is {value[:80]}: {reason[:1].lower()}{reason[1:]}"
     )
 
 
@@ -65,6 +66,6 @@ def read_json_object(name: str, text: str | bytes) -> dict[str, Any]:
 
 
 def is_forwarded_header(name: str) -> bool:
-    """Request parameters also carry the HTTP headers that --http-header-forward-pattern lets
-    through; they are no mistake."""
+    """True for the HTTP headers that --http-header-forward-pattern adds to the request parameters.
+    These are not sampling parameters."""
     return "-" in name or name.lower() in _FORWARDED or name.startswith("triton_")

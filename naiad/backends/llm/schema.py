@@ -1,10 +1,10 @@
-"""A request's JSON schema -> one with the same meaning, or a narrower one, in the part of JSON
-schema that the grammar library honours.
+"""Rewrites a request's JSON schema into one with the same or a narrower meaning that uses only the
+keywords the grammar library enforces.
 
-In:  the schema as it was sent. Out: what to compile. What the library would leave out is the
-     request's INVALID_ARG, by its keyword.
-Rule: every value that fits the result fits the schema that was sent. Narrower: objects have the
-      properties that are listed, in that order.
+In:  the schema as the client sent it. Out: the schema to compile. A keyword that the library would
+     ignore is the request's INVALID_ARG, with its name.
+Rule: every value that fits the result fits the schema that was sent. The result is narrower in that
+      objects have the listed properties in the listed order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _GROUPS = {
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
     "object": (
-        "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties",
+        "properties", "required", "additionalProperties", "patternProperties", "propertyNames",
+        "minProperties", "maxProperties",
     ),
 }  # fmt: skip
 _GROUPS["integer"] = _GROUPS["number"]
@@ -32,16 +33,18 @@ _TYPED = frozenset(name for names in _GROUPS.values() for name in names)
 _COMBINING = ("anyOf", "oneOf", "allOf", "$ref")
 _HOLDERS = ("$defs", "definitions")
 _MEANINGFUL = frozenset({*_TYPED, *_COMBINING, *_HOLDERS, "type", "enum", "const"})
-_LACKING = (
-    "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "contains", "minContains", "maxContains",
+_UNSUPPORTED = (
+    "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies",
+    "contains", "minContains", "maxContains",
     "unevaluatedItems", "$dynamicRef", "$recursiveRef",
 )  # fmt: skip
 _FORMATS = frozenset({
-    "email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uri", "uri-reference", "uri-template", "json-pointer",
+    "email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uri",
+    "uri-reference", "uri-template", "json-pointer",
     "relative-json-pointer", "uuid",
 })  # fmt: skip
 MAX_MULTIPLE = 512
-"""Larger ones the library leaves out."""
+"""The library ignores a larger `multipleOf`."""
 
 
 def plain_schema(schema: Any) -> Any:
@@ -63,20 +66,20 @@ class _Reader:
             raise invalid_arg(
                 f"the schema has a {type(schema).__name__} at '{path}', expected an object"
             )
-        for name in _LACKING:
+        for name in _UNSUPPORTED:
             if name in schema:
-                raise _lacking(name, path)
-        given = {name: value for name, value in schema.items() if name in _MEANINGFUL}
-        held = {
-            name: self._each(given.pop(name), f"{path}/{name}")
+                raise _unenforceable(name, path)
+        keywords = {name: value for name, value in schema.items() if name in _MEANINGFUL}
+        definitions = {
+            name: self._each(keywords.pop(name), f"{path}/{name}")
             for name in _HOLDERS
-            if name in given
+            if name in keywords
         }
-        if any(name in given for name in _COMBINING):
-            return held | self._combined(given, path)
-        if "enum" in given or "const" in given:
-            return held | _values(given, path)
-        return held | self._typed(given, path)
+        if any(name in keywords for name in _COMBINING):
+            return definitions | self._combined(keywords, path)
+        if "enum" in keywords or "const" in keywords:
+            return definitions | _values(keywords, path)
+        return definitions | self._typed(keywords, path)
 
     def _each(self, schemas: Any, path: str) -> Schema:
         if not isinstance(schemas, dict):
@@ -87,17 +90,17 @@ class _Reader:
 
     # anyOf, oneOf, allOf, $ref.
 
-    def _combined(self, given: Schema, path: str) -> Schema:
-        kind, *others = [name for name in _COMBINING if name in given]
-        rest = {name: value for name, value in given.items() if name != kind}
+    def _combined(self, keywords: Schema, path: str) -> Schema:
+        kind, *others = [name for name in _COMBINING if name in keywords]
+        rest = {name: value for name, value in keywords.items() if name != kind}
         if others:
-            raise _lacking(others[0], path, f"beside '{kind}'")
+            raise _unenforceable(others[0], path, f"next to '{kind}'")
         if kind == "$ref":
             if rest:
-                raise _lacking(next(iter(rest)), path, "beside '$ref'")
-            self._resolve(given, path)
-            return given
-        branches = given[kind]
+                raise _unenforceable(next(iter(rest)), path, "next to '$ref'")
+            self._resolve(keywords, path)
+            return keywords
+        branches = keywords[kind]
         if not isinstance(branches, list) or not branches:
             raise invalid_arg(
                 f"keyword '{kind}' at '{path}' of the schema is not a list of schemas"
@@ -105,45 +108,48 @@ class _Reader:
         if kind == "allOf":
             return self._all(rest, branches, path)
         whole = [
-            self._merged(rest, branch, f"{path}/{kind}/{at}") if rest else branch
-            for at, branch in enumerate(branches)
+            self._merged(rest, branch, f"{path}/{kind}/{index}") if rest else branch
+            for index, branch in enumerate(branches)
         ]
         if kind == "oneOf" and not _are_disjoint([self._resolve(branch, path) for branch in whole]):
-            raise _lacking("oneOf", path, "with schemas that one value could fit together")
+            raise _unenforceable("oneOf", path, "with schemas that the same value could fit")
         return {
             "anyOf": [
-                self.read(branch, f"{path}/{kind}/{at}")
-                for at, branch in enumerate(whole)
+                self.read(branch, f"{path}/{kind}/{index}")
+                for index, branch in enumerate(whole)
                 if branch is not False
             ]
         }
 
     def _all(self, rest: Schema, branches: list[Any], path: str) -> Schema:
         if not rest and len(branches) == 1:
-            found = self.read(branches[0], f"{path}/allOf/0")
-            return found if isinstance(found, dict) else {"anyOf": [found]}
+            branch = self.read(branches[0], f"{path}/allOf/0")
+            return branch if isinstance(branch, dict) else {"anyOf": [branch]}
         merged = rest
-        for at, branch in enumerate(branches):
-            merged = self._merged(merged, self._resolve(branch, path), f"{path}/allOf/{at}")
+        for index, branch in enumerate(branches):
+            merged = self._merged(merged, self._resolve(branch, path), f"{path}/allOf/{index}")
         read: Schema = self.read(merged, path)
         return read
 
     def _merged(self, first: Schema, second: Any, path: str) -> Schema:
-        """Both at once, where that is as simple as writing them into one."""
+        """Joins two schemas that must both hold. Raises NaiadError unless their keywords can simply
+        be written into one schema."""
         if not isinstance(second, dict) or any(
             name in side for side in (first, second) for name in _COMBINING
         ):
-            raise invalid_arg(f"the schema at '{path}' cannot be joined with what stands beside it")
+            raise invalid_arg(
+                f"the schema at '{path}' cannot be joined with the keywords next to it"
+            )
         result = dict(first)
         for name, value in second.items():
-            if name not in _MEANINGFUL and name not in _LACKING:
+            if name not in _MEANINGFUL and name not in _UNSUPPORTED:
                 continue
             if name == "required" and name in first:
                 result[name] = [*first[name], *value]
             elif name == "properties" and name in first and not first[name].keys() & value.keys():
                 result[name] = first[name] | value
             elif name in first and first[name] != value:
-                raise _lacking(name, path, "in two schemas that must both hold")
+                raise _unenforceable(name, path, "in two schemas that must both hold")
             else:
                 result[name] = value
         for one, other in ((first, second), (second, first)):
@@ -151,13 +157,13 @@ class _Reader:
                 ("additionalProperties", ("properties", "patternProperties")),
                 ("items", ("prefixItems",)),
             ):
-                # Each of them looks at its own schema's names only.
+                # Each limit refers only to the names of its own schema.
                 if limit in one and one[limit] is not True and any(name in other for name in named):
-                    raise _lacking(limit, path, "in two schemas that must both hold")
+                    raise _unenforceable(limit, path, "in two schemas that must both hold")
         return result
 
     def _resolve(self, schema: Any, path: str) -> Any:
-        """What a chain of references ends at."""
+        """Follows a chain of references to its end."""
         seen = set()
         while isinstance(schema, dict) and "$ref" in schema:
             pointer = schema["$ref"]
@@ -169,13 +175,13 @@ class _Reader:
 
     # One type, or several.
 
-    def _typed(self, given: Schema, path: str) -> Schema:
-        types = given.get("type")
+    def _typed(self, keywords: Schema, path: str) -> Schema:
+        types = keywords.get("type")
         if types is None:
             types = [
                 kind
                 for kind in ("string", "number", "array", "object")
-                if any(name in given for name in _GROUPS[kind])
+                if any(name in keywords for name in _GROUPS[kind])
             ]
             if not types:
                 return {}
@@ -185,12 +191,12 @@ class _Reader:
         allowed = {
             name for kind in types if isinstance(kind, str) for name in _GROUPS.get(kind, ())
         }
-        kept = {name: value for name, value in given.items() if name in allowed}
+        kept = {name: value for name, value in keywords.items() if name in allowed}
         self._string(kept, path)
         _number(kept, types, path)
         self._array(kept, path)
         if "array" in types and "prefixItems" not in kept:
-            # the library would take a list without them for an empty one
+            # Without `items`, the library would allow only an empty list.
             kept.setdefault("items", True)
         self._object(kept, path)
         return {"type": types[0] if len(types) == 1 else types} | kept
@@ -199,25 +205,25 @@ class _Reader:
         if kept.get("format") not in _FORMATS:
             kept.pop("format", None)  # an annotation
         shapes = [name for name in ("pattern", "format") if name in kept]
-        beside = [
+        others = [
             name
             for name in ("format", "minLength", "maxLength")
             if name in kept and [name] != shapes
         ]
-        if shapes and beside:
-            raise _lacking(beside[0], path, f"beside '{shapes[0]}'")
+        if shapes and others:
+            raise _unenforceable(others[0], path, f"next to '{shapes[0]}'")
         if not isinstance(kept.get("pattern", ""), str):
-            raise invalid_arg(f"keyword 'pattern' at '{path}' of the schema is not a text")
+            raise invalid_arg(f"keyword 'pattern' at '{path}' of the schema is not a string")
 
     def _array(self, kept: Schema, path: str) -> None:
         if kept.pop("uniqueItems", False):
-            raise _lacking("uniqueItems", path)
+            raise _unenforceable("uniqueItems", path)
         if "items" in kept:
             kept["items"] = self.read(kept["items"], f"{path}/items")
         if isinstance(kept.get("prefixItems"), list):
             kept["prefixItems"] = [
-                self.read(item, f"{path}/prefixItems/{at}")
-                for at, item in enumerate(kept["prefixItems"])
+                self.read(item, f"{path}/prefixItems/{index}")
+                for index, item in enumerate(kept["prefixItems"])
             ]
 
     def _object(self, kept: Schema, path: str) -> None:
@@ -242,7 +248,8 @@ class _Reader:
         other = kept.get("additionalProperties", True)
         if other is False or "patternProperties" in kept or "propertyNames" in kept:
             raise invalid_arg(
-                f"keyword 'required' at '{path}' of the schema names '{unlisted[0]}', which is none of its properties"
+                f"keyword 'required' at '{path}' of the schema names '{unlisted[0]}', "
+                f"which is not one of its properties"
             )
         kept["properties"] = kept.get("properties", {}) | dict.fromkeys(unlisted, other)
 
@@ -250,8 +257,8 @@ class _Reader:
 def _number(kept: Schema, types: list[Any], path: str) -> None:
     step = kept.get("multipleOf")
     if step is not None and ("number" in types or not isinstance(step, int) or step > MAX_MULTIPLE):
-        raise _lacking(
-            "multipleOf", path, f"of numbers that are not whole, or above {MAX_MULTIPLE}"
+        raise _unenforceable(
+            "multipleOf", path, f"for numbers that are not integers, or above {MAX_MULTIPLE},"
         )
 
 
@@ -264,21 +271,21 @@ def _check_patterns(schemas: Schema, properties: Schema, path: str) -> None:
                 f"the pattern '{pattern}' at '{path}' of the schema cannot be read: {error}"
             ) from None
         if is_shared:
-            raise _lacking(
-                "patternProperties", path, "with a pattern that fits one of the properties"
+            raise _unenforceable(
+                "patternProperties", path, "with a pattern that matches one of the properties"
             )
 
 
-def _values(given: Schema, path: str) -> Schema:
-    for name in given:
+def _values(keywords: Schema, path: str) -> Schema:
+    for name in keywords:
         if name in _TYPED:
-            raise _lacking(name, path, "beside a list of values")
-    values = given.get("enum", [given.get("const")])
+            raise _unenforceable(name, path, "next to a list of values")
+    values = keywords.get("enum", [keywords.get("const")])
     if not isinstance(values, list):
         raise invalid_arg(f"keyword 'enum' at '{path}' of the schema is not a list")
-    if "const" in given:
-        values = [value for value in values if _key(value) == _key(given["const"])]
-    types = given.get("type")
+    if "const" in keywords:
+        values = [value for value in values if _key(value) == _key(keywords["const"])]
+    types = keywords.get("type")
     if types is not None:
         allowed = types if isinstance(types, list) else [types]
         values = [
@@ -293,12 +300,12 @@ def _values(given: Schema, path: str) -> Schema:
 
 def _are_disjoint(branches: list[Any]) -> bool:
     return all(
-        _differ(one, other) for at, one in enumerate(branches) for other in branches[at + 1 :]
+        _differ(one, other) for index, one in enumerate(branches) for other in branches[index + 1 :]
     )
 
 
 def _differ(one: Any, other: Any) -> bool:
-    """True when no value can fit both, as far as their types and listed values tell."""
+    """True if the types and listed values show that no value can fit both."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return False
     if not set(_types(one)) & set(_types(other)):
@@ -316,13 +323,14 @@ def _differ(one: Any, other: Any) -> bool:
 
 
 def _types(schema: Schema) -> list[str]:
-    """All that are possible; integers count as numbers."""
+    """Returns all types that a value may have; integers count as numbers."""
+    kinds: Iterable[str]
     if "enum" in schema or "const" in schema:
-        found: Iterable[str] = [_type(value) for value in schema.get("enum", [schema.get("const")])]
+        kinds = [_type(value) for value in schema.get("enum", [schema.get("const")])]
     else:
-        given = schema.get("type", ["string", "number", "boolean", "null", "array", "object"])
-        found = given if isinstance(given, list) else [given]
-    return sorted({"number" if kind == "integer" else kind for kind in found})
+        types = schema.get("type", ["string", "number", "boolean", "null", "array", "object"])
+        kinds = types if isinstance(types, list) else [types]
+    return sorted({"number" if kind == "integer" else kind for kind in kinds})
 
 
 def _keys(schema: Schema) -> set[str] | None:
@@ -352,7 +360,8 @@ def _type(value: Any) -> str:
     return "object"
 
 
-def _lacking(name: str, path: str, where: str = "") -> NaiadError:
+def _unenforceable(name: str, path: str, where: str = "") -> NaiadError:
     return invalid_arg(
-        f"keyword '{name}'{' ' + where if where else ''} at '{path}' of the schema cannot be enforced here"
+        f"keyword '{name}'{' ' + where if where else ''} at '{path}' of the schema "
+        f"cannot be enforced here"
     )

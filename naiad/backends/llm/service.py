@@ -1,8 +1,8 @@
-"""A language model in its worker: opened, hosted, fed. What the llm, vllm and tensorrtllm backends
-have in common.
+"""Opens a language model in its worker, hosts its engine and submits requests to it. The llm, vllm
+and tensorrtllm backends share this service.
 
-In:  requests, and a reader that knows their tensors. Out: answers, by the host's thread; what is
-     wrong with a request at once.
+In:  requests, and a reader that knows their tensors. Out: responses, sent by the host's thread; an
+     error response at once for a request that cannot be read.
 """
 
 from __future__ import annotations
@@ -14,14 +14,19 @@ from typing import TypeAlias
 import msgspec
 
 from naiad.backends.backend import Runtime
+from naiad.backends.llm.engine_thread import EngineThread
 from naiad.backends.llm.grammar import GrammarCompiler
 from naiad.backends.llm.host import EngineHost, error_response
 from naiad.backends.llm.metrics import EngineMetrics
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.open import open_model
 from naiad.backends.llm.options import LlmOptions
-from naiad.backends.llm.pending_response import Answer, AnswerForm, Progress, TextEncoder
-from naiad.backends.llm.thread import EngineThread
+from naiad.backends.llm.pending_response import (
+    PendingResponse,
+    Progress,
+    ResponseFormat,
+    TextEncoder,
+)
 from naiad.backends.python.model_module import version_dir
 from naiad.backends.served_config import read_config
 from naiad.core.tensor import Tensor
@@ -43,16 +48,16 @@ UNLOAD_LIMIT_S = 5.0
 
 
 class Generation(msgspec.Struct, eq=False):
-    """One request, understood."""
+    """One request after its tensors have been read."""
 
     request: GenerationRequest
-    form: AnswerForm
+    format: ResponseFormat
     encode_text: TextEncoder | None = None
-    """The short way of `form`, where it has one."""
+    """The fast path of `format`, if it has one."""
 
 
 Reader: TypeAlias = Callable[[WorkRequest], Generation]
-"""Raises NaiadError for what is wrong with the request."""
+"""Reads the tensors of a request. Raises NaiadError if the request is wrong."""
 
 
 class LlmService:
@@ -68,7 +73,7 @@ class LlmService:
                     on_own_gpu(options, arguments),
                     [directory, Path(arguments.model_dir)],
                     threads,
-                    lambda words: runtime.log("INFO", words, "llm_service.py", 0),
+                    lambda message: runtime.log("INFO", message, "service.py", 0),
                 )
             )
         except BaseException:
@@ -94,15 +99,15 @@ class LlmService:
             self._runtime.log(
                 "ERROR",
                 f"reading a request failed: {type(error).__name__}: {error}",
-                "llm_service.py",
+                "service.py",
                 0,
             )
             return error_response(internal(f"{type(error).__name__}: {error}"))
         self._host.submit(
             generation.request,
-            Answer(
+            PendingResponse(
                 request.handle,
-                generation.form,
+                generation.format,
                 generation.request.parameters.n,
                 generation.encode_text,
             ),
@@ -118,10 +123,10 @@ class LlmService:
     def close(self) -> None:
         self._host.stop(UNLOAD_LIMIT_S)
 
-    # What readers need.
+    # For readers.
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """On the work loop's thread, so that the engine's is not kept from stepping."""
+        """Runs on the work loop's thread, so that it does not delay the engine's steps."""
         if self.model.tokenizer is None:
             raise invalid_arg("the model has no tokenizer, expected the prompt as token ids")
         return self.model.tokenizer.encode(text, add_special_tokens)
@@ -159,7 +164,7 @@ class LlmService:
         )
         return Generation(
             generation,
-            EventForm(self, call.is_streamed, has_logprobs=call.parameters.logprobs is not None),
+            EventFormat(self, call.is_streamed, has_logprobs=call.parameters.logprobs is not None),
         )
 
     def _prompt(self, call: GenerationCall) -> list[int]:
@@ -183,8 +188,8 @@ class LlmService:
 
 
 def on_own_gpu(options: LlmOptions, arguments: LoadArguments) -> LlmOptions:
-    """An instance of `instance_group` that belongs to a GPU other than the first runs there, unless
-    the model names its device."""
+    """Selects the instance's GPU if `instance_group` assigns one other than the first and the
+    model's parameters do not set a device."""
     if (
         arguments.instance_kind != "GPU"
         or arguments.device_id < 1
@@ -195,8 +200,8 @@ def on_own_gpu(options: LlmOptions, arguments: LoadArguments) -> LlmOptions:
     return msgspec.structs.replace(options, settings=settings)
 
 
-class EventForm:
-    """Answers of the internal call."""
+class EventFormat:
+    """`ResponseFormat` of the internal call."""
 
     def __init__(self, service: LlmService, is_streamed: bool, *, has_logprobs: bool) -> None:
         self.is_streamed = is_streamed

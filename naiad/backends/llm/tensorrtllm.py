@@ -1,9 +1,9 @@
-"""`backend: "tensorrtllm"`: the tensorrt_llm model of an inflight_batcher_llm repository, on our
-                          engine: engine_dir is a checkpoint.
+"""`backend: "tensorrtllm"` serves the tensorrt_llm model of an inflight_batcher_llm repository with
+Naiad's engine. `engine_dir` is a checkpoint.
 
-In:  input_ids, request_output_len and the other tensors of that model, as its config.pbtxt lists
-     them. Out: output_ids and its companions. Streaming needs `model_transaction_policy {
-     decoupled: true }`, as there.
+In:  input_ids, request_output_len and the other tensors that the model's config.pbtxt lists.
+Out: output_ids and the tensors that go with it. As in TensorRT-LLM, streaming needs
+     `model_transaction_policy { decoupled: true }`.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from __future__ import annotations
 import contextlib
 
 from naiad.backends.backend import Backend, Runtime
-from naiad.backends.llm.config import complete, is_decoupled
-from naiad.backends.llm.inputs import Inputs
 from naiad.backends.llm.service import Generation, LlmService
 from naiad.backends.llm.tensorrtllm_parameters import read_parameters
 from naiad.backends.llm.tensorrtllm_request import (
     grammar_call,
     read_prompt,
     read_request_sampling,
-    refuse_unusable,
+    reject_unusable,
 )
-from naiad.backends.llm.tensorrtllm_response import TensorrtllmForm
+from naiad.backends.llm.tensorrtllm_response import TensorrtllmFormat
 from naiad.backends.llm.tensorrtllm_tensors import INPUTS, OUTPUTS
+from naiad.backends.llm.tensors import Inputs, complete, is_decoupled
 from naiad.backends.served_config import read_config
 from naiad.errors import invalid_arg
 from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.llm.generation import GenerationRequest
 
 with contextlib.suppress(ImportError):
-    import naiad.llm.start.load  # noqa: F401 - torch is imported once, by the template
+    # The template imports torch once for all workers.
+    import naiad.llm.start.load  # noqa: F401
 
 _NOT_DECOUPLED = "Streaming is only supported with model that is deployed using decoupled mode."
 
@@ -44,7 +44,7 @@ class TensorrtllmBackend(Backend):
         self._is_decoupled = False
         self._is_batched = False
         self._by_client_id: dict[str, str] = {}
-        """A client's id -> ours, of the latest request with it: `stop` names a request so."""
+        """A client's id -> the engine's id of the latest request with it, for `stop`."""
 
     def complete_config(self, arguments: LoadArguments) -> bytes:
         config = read_config(arguments)
@@ -60,7 +60,7 @@ class TensorrtllmBackend(Backend):
         if parameters.ignored:
             runtime.log(
                 "WARNING",
-                f"parameters {', '.join(parameters.ignored)} make no difference here",
+                f"parameters {', '.join(parameters.ignored)} have no effect here",
                 "tensorrtllm.py",
                 0,
             )
@@ -92,12 +92,11 @@ class TensorrtllmBackend(Backend):
         return self._service.execute([request], self._read)[0]
 
     def _stop(self, request: WorkRequest) -> WorkResponse:
-        """A request that ends an earlier one of the same id; it has no answer of its own but that
-        it was taken."""
+        """Ends the earlier request with the same id. The response to `request` itself is empty."""
         assert self._service is not None
-        known = self._by_client_id.pop(request.id, None)
-        if known is not None:
-            self._service.cancel(known)
+        request_id = self._by_client_id.pop(request.id, None)
+        if request_id is not None:
+            self._service.cancel(request_id)
         return WorkResponse([])
 
     def _read(self, request: WorkRequest) -> Generation:
@@ -105,7 +104,7 @@ class TensorrtllmBackend(Backend):
         assert service is not None
         inputs = Inputs(request)
         prompt = read_prompt(inputs)
-        refuse_unusable(inputs)
+        reject_unusable(inputs)
         is_streamed = inputs.flag("streaming")
         if is_streamed and not self._is_decoupled:
             raise invalid_arg(_NOT_DECOUPLED)
@@ -119,7 +118,7 @@ class TensorrtllmBackend(Backend):
             should_detokenize=bool(sampling.stop),
         )
         excludes_input = inputs.flag("exclude_input_in_output", self._excludes_input) or is_streamed
-        form = TensorrtllmForm(
+        format = TensorrtllmFormat(
             is_streamed,
             request.requested_outputs,
             [] if excludes_input else prompt,
@@ -136,7 +135,7 @@ class TensorrtllmBackend(Backend):
                 if inputs.flag(name)
             },
         )
-        return Generation(generation, form)
+        return Generation(generation, format)
 
 
 def _is_stop(request: WorkRequest) -> bool:

@@ -1,8 +1,8 @@
-"""The inputs of one tensorrt_llm request -> prompt, sampling parameters, grammar; TensorRT-LLM's
-meanings and defaults.
+"""Reads the inputs of one tensorrt_llm request into a prompt, sampling parameters and a grammar,
+with TensorRT-LLM's meanings and defaults.
 
-Without top_k and top_p (or with both 0) decoding is greedy; an end_id replaces the checkpoint's own
-ends, -1 means none.
+Without top_k and top_p (or with both 0) decoding is greedy. An end_id replaces the checkpoint's own
+end tokens; -1 means none.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from naiad.backends.llm.inputs import Inputs
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.tensorrtllm_tensors import UNUSABLE_FLAGS, UNUSABLE_INPUTS, UNUSABLE_VALUES
+from naiad.backends.llm.tensors import Inputs
 from naiad.errors import invalid_arg
 from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.parameters import SamplingParameters
@@ -28,18 +28,21 @@ _GUIDES = {
 }
 
 
-def refuse_unusable(inputs: Inputs) -> None:
+def reject_unusable(inputs: Inputs) -> None:
     """Raises NaiadError with the input's name."""
     for name, purpose in UNUSABLE_INPUTS.items():
         array = inputs.array(name)
         if array is not None and array.size and bool(np.any(array)):
-            raise invalid_arg(f"input '{name}' cannot be honoured: no {purpose} here")
-    # The preprocessing model of that repository sends one pad token to the decoder of every model,
-    # whether it has one or not.
+            raise invalid_arg(
+                f"input '{name}' cannot be honoured: Naiad does not support {purpose}"
+            )
+    # The preprocessing model of an inflight_batcher_llm repository sends one pad token to the
+    # decoder even if the model has none.
     decoder = inputs.array("decoder_input_ids")
     if decoder is not None and decoder.shape[-1] > 1:
         raise invalid_arg(
-            "input 'decoder_input_ids' cannot be honoured: no encoder-decoder models here"
+            "input 'decoder_input_ids' cannot be honoured: "
+            "Naiad does not support encoder-decoder models"
         )
     for name in UNUSABLE_FLAGS:
         if inputs.flag(name):
@@ -56,7 +59,8 @@ def read_prompt(inputs: Inputs) -> list[int]:
         raise invalid_arg("input 'input_ids' is missing")
     if array.ndim > 1 and array.shape[0] > 1:
         raise invalid_arg(
-            f"input 'input_ids' holds {array.shape[0]} prompts, expected one per request: they are batched in flight"
+            f"input 'input_ids' holds {array.shape[0]} prompts, expected one per request: "
+            f"requests are batched in flight"
         )
     tokens = [int(token) for token in array.ravel().tolist()]
     length = inputs.scalar("input_lengths")
@@ -70,7 +74,7 @@ def read_prompt(inputs: Inputs) -> list[int]:
 
 
 def read_request_sampling(inputs: Inputs, model: OpenModel) -> SamplingParameters:
-    """Raises NaiadError. Ranges are the engine's to check."""
+    """Raises NaiadError. The engine checks ranges."""
     max_tokens = inputs.scalar("request_output_len")
     values: dict[str, Any] = {
         "max_tokens": max_tokens,
@@ -84,9 +88,9 @@ def read_request_sampling(inputs: Inputs, model: OpenModel) -> SamplingParameter
         ("min_tokens", ("min_tokens", "min_length")),
         ("seed", ("seed", "random_seed")),
     ):
-        found = next((inputs.scalar(name) for name in names if name in inputs), None)
-        if found is not None:
-            values[ours] = found
+        value = next((inputs.scalar(name) for name in names if name in inputs), None)
+        if value is not None:
+            values[ours] = value
     values.update(_ends(inputs, model))
     values.update(_biases(inputs, model))
     if inputs.flag("return_log_probs"):
@@ -136,8 +140,8 @@ def _biases(inputs: Inputs, model: OpenModel) -> dict[str, Any]:
 
 
 def split_words(inputs: Inputs, name: str) -> list[list[int]]:
-    """[2, N]: tokens of all words one after the other, and where each word ends; -1 fills up the
-    second row."""
+    """Splits a tensor of shape [2, N]: the first row has the tokens of all words, the second the
+    end offset of each word, filled up with -1."""
     array = inputs.array(name)
     if array is None or not array.size:
         return []
@@ -149,7 +153,8 @@ def split_words(inputs: Inputs, name: str) -> list[list[int]]:
     for end in ends:
         if not start < end <= len(tokens):
             raise invalid_arg(
-                f"input '{name}' says that a word ends at {end}, expected {start + 1} to {len(tokens)}"
+                f"input '{name}' has a word that ends at {end}, "
+                f"expected {start + 1} to {len(tokens)}"
             )
         words.append(tokens[start:end])
         start = end

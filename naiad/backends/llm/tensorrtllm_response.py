@@ -1,31 +1,34 @@
-"""Answers of a tensorrt_llm model: token ids by sequence, padded with the end id, and what was
-asked for beside them.
+"""Responses of a tensorrt_llm model: token ids by sequence, padded with the end id, and the other
+outputs that the request asks for.
 
-Outputs that a request names but nobody computed are there, empty or zero: an ensemble waits for
-every tensor that it maps.
+An output that a request names but that is not computed is sent empty or zero, because an ensemble
+waits for every tensor that it maps.
 """
 
 from __future__ import annotations
 
-from naiad.backends.llm.inputs import number_tensor
 from naiad.backends.llm.pending_response import Piece, Progress
+from naiad.backends.llm.tensors import number_tensor
 from naiad.core.tensor import Tensor
 from naiad.llm.generation import FinishReason
 
 _ZEROS = {
-    "kv_cache_alloc_new_blocks": "INT32", "kv_cache_reused_blocks": "INT32", "kv_cache_alloc_total_blocks": "INT32",
-    "arrival_time_ns": "INT64", "first_scheduled_time_ns": "INT64", "first_token_time_ns": "INT64", "last_token_time_ns": "INT64",
-    "acceptance_rate": "FP32", "total_accepted_draft_tokens": "INT32", "total_draft_tokens": "INT32",
+    "kv_cache_alloc_new_blocks": "INT32", "kv_cache_reused_blocks": "INT32",
+    "kv_cache_alloc_total_blocks": "INT32",
+    "arrival_time_ns": "INT64", "first_scheduled_time_ns": "INT64", "first_token_time_ns": "INT64",
+    "last_token_time_ns": "INT64",
+    "acceptance_rate": "FP32", "total_accepted_draft_tokens": "INT32",
+    "total_draft_tokens": "INT32",
 }  # fmt: skip
 
 
-class TensorrtllmForm:
-    """`AnswerForm` of naiad.backends.llm.pending_response."""
+class TensorrtllmFormat:
+    """`ResponseFormat` of naiad.backends.llm.pending_response."""
 
     def __init__(
         self,
         is_streamed: bool,
-        wanted: list[str],
+        requested: list[str],
         prefix: list[int],
         end_id: int | None,
         n: int,
@@ -33,7 +36,7 @@ class TensorrtllmForm:
         extras: set[str],
     ) -> None:
         self.is_streamed = is_streamed
-        self._wanted = wanted
+        self._requested = requested
         self._prefix = prefix
         self._end_id = end_id
         self._lead = [1] if is_batched else []
@@ -42,11 +45,11 @@ class TensorrtllmForm:
 
     def encode(self, progress: Progress) -> list[Tensor]:
         outputs = {tensor.name: tensor for tensor in self._computed(progress)}
-        if not self._wanted:
+        if not self._requested:
             return list(outputs.values())
         return [
             outputs[name] if name in outputs else self._blank(name, len(progress.pieces))
-            for name in self._wanted
+            for name in self._requested
         ]
 
     def _computed(self, progress: Progress) -> list[Tensor]:
@@ -80,7 +83,7 @@ class TensorrtllmForm:
         return outputs
 
     def _without_end(self, piece: Piece) -> list[int]:
-        """The token that ended the sequence is not part of it; the end of a stop word is."""
+        """Drops the token that ended the sequence; the end of a stop word is kept."""
         is_ended = (
             piece.finish_reason is FinishReason.STOP
             and piece.token_ids

@@ -1,8 +1,8 @@
-"""`backend: "vllm"`: repositories written for Triton's vLLM backend, on our engine. The tensors and
-                   defaults are that backend's.
+"""`backend: "vllm"` serves repositories written for Triton's vLLM backend with Naiad's engine. The
+tensors and defaults are those of that backend.
 
-In:  text_input and sampling_parameters (or request parameters). Out: text_output and what return_*
-     asks for.
+In:  text_input and sampling_parameters (or request parameters). Out: text_output and the outputs
+     that the return_* inputs ask for.
 """
 
 from __future__ import annotations
@@ -15,11 +15,17 @@ from typing import Any
 import msgspec
 
 from naiad.backends.backend import Backend, Runtime
-from naiad.backends.llm.config import complete, is_decoupled, tensor
-from naiad.backends.llm.inputs import Inputs, number_tensor, text_tensor
 from naiad.backends.llm.pending_response import Piece, Progress
 from naiad.backends.llm.sampling import is_forwarded_header, read_json_object
 from naiad.backends.llm.service import Generation, LlmService
+from naiad.backends.llm.tensors import (
+    Inputs,
+    complete,
+    is_decoupled,
+    number_tensor,
+    tensor,
+    text_tensor,
+)
 from naiad.backends.llm.vllm_arguments import ENGINE_FILE, LORA_FILE, read_arguments
 from naiad.backends.llm.vllm_sampling import read_vllm_sampling
 from naiad.backends.python.model_module import version_dir
@@ -30,10 +36,12 @@ from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.llm.generation import GenerationRequest
 
 with contextlib.suppress(ImportError):
-    import naiad.llm.start.load  # noqa: F401 - torch is imported once, by the template
+    # The template imports torch once for all workers.
+    import naiad.llm.start.load  # noqa: F401
 
 _FLAGS = (
-    "stream", "exclude_input_in_output", "return_finish_reason", "return_cumulative_logprob", "return_logprobs",
+    "stream", "exclude_input_in_output", "return_finish_reason", "return_cumulative_logprob",
+    "return_logprobs",
     "return_num_input_tokens", "return_num_output_tokens",
 )  # fmt: skip
 INPUTS = [
@@ -68,13 +76,14 @@ class VllmBackend(Backend):
         directory = Path(version_dir(arguments))
         if (directory / LORA_FILE).exists():
             raise invalid_arg(
-                f"model '{arguments.model_name}' has a {LORA_FILE}, LoRA adapters cannot be served"
+                f"model '{arguments.model_name}' has a {LORA_FILE}, "
+                f"but LoRA adapters are not supported"
             )
         options, ignored = read_arguments(arguments.model_name, directory / ENGINE_FILE)
         if ignored:
             runtime.log(
                 "WARNING",
-                f"{ENGINE_FILE}: {', '.join(ignored)} make no difference here",
+                f"{ENGINE_FILE}: {', '.join(ignored)} have no effect here",
                 "vllm.py",
                 0,
             )
@@ -101,8 +110,8 @@ class VllmBackend(Backend):
                 raise invalid_arg(
                     f"input '{name}' cannot be used: the model generates text from text"
                 )
-        wanted = _Wanted.read(inputs)
-        if wanted.stream and not self._is_decoupled:
+        flags = _Flags.read(inputs)
+        if flags.stream and not self._is_decoupled:
             raise invalid_arg("Streaming is only supported in decoupled mode.")
         text = inputs.text("sampling_parameters")
         if text is not None:
@@ -113,7 +122,7 @@ class VllmBackend(Backend):
                 for name, value in request.parameters.items()
                 if not is_forwarded_header(name)
             }
-        needs_logprobs = wanted.return_logprobs or wanted.return_cumulative_logprob
+        needs_logprobs = flags.return_logprobs or flags.return_cumulative_logprob
         sampling = read_vllm_sampling(values, needs_logprobs=needs_logprobs)
         prompt = inputs.text("text_input") or ""
         tokens = service.encode(prompt)
@@ -126,11 +135,11 @@ class VllmBackend(Backend):
             priority=request.priority,
             grammar=service.grammar(_grammar(sampling.guided_decoding)),
         )
-        prefix = prompt if wanted.prepends_input else ""
-        return Generation(generation, VllmForm(service, wanted, prefix, sampling.parameters.n))
+        prefix = prompt if flags.prepends_input else ""
+        return Generation(generation, VllmFormat(service, flags, prefix, sampling.parameters.n))
 
 
-class _Wanted(msgspec.Struct, frozen=True):
+class _Flags(msgspec.Struct, frozen=True):
     stream: bool
     prepends_input: bool
     return_finish_reason: bool
@@ -140,9 +149,9 @@ class _Wanted(msgspec.Struct, frozen=True):
     return_num_output_tokens: bool
 
     @classmethod
-    def read(cls, inputs: Inputs) -> _Wanted:
+    def read(cls, inputs: Inputs) -> _Flags:
         stream = inputs.flag("stream")
-        # Unset, the prompt comes back with whole answers but not in streams.
+        # By default the prompt is part of a whole response but not of a stream.
         prepends_input = not inputs.flag("exclude_input_in_output", stream)
         if prepends_input and stream:
             raise invalid_arg("When streaming, `exclude_input_in_output` = False is not allowed.")
@@ -168,42 +177,42 @@ def _grammar(guided: dict[str, Any] | None) -> GrammarCall | None:
             "ebnf", "root ::= " + " | ".join(json.dumps(str(choice)) for choice in guided["choice"])
         )
     raise invalid_arg(
-        f"guided_decoding has {', '.join(guided)}, expected json, regex, choice, grammar or json_object"
+        f"guided_decoding has {', '.join(guided)}, "
+        f"expected json, regex, choice, grammar or json_object"
     )
 
 
-class VllmForm:
-    """`AnswerForm` of naiad.backends.llm.pending_response."""
+class VllmFormat:
+    """`ResponseFormat` of naiad.backends.llm.pending_response."""
 
-    def __init__(self, service: LlmService, wanted: _Wanted, prefix: str, n: int) -> None:
-        self.is_streamed = wanted.stream
+    def __init__(self, service: LlmService, flags: _Flags, prefix: str, n: int) -> None:
+        self.is_streamed = flags.stream
         self._service = service
-        self._wanted = wanted
+        self._flags = flags
         self._prefix = prefix
         self._cumulative = [0.0] * n
 
     def encode(self, progress: Progress) -> list[Tensor]:
-        wanted, pieces = self._wanted, progress.pieces
+        flags, pieces = self._flags, progress.pieces
         outputs = [text_tensor("text_output", [self._prefix + piece.text for piece in pieces])]
-        if wanted.return_finish_reason:
-            # str(None) while a completion goes on: clients of the genuine backend compare with
-            # that.
+        if flags.return_finish_reason:
+            # str(None) while a completion continues: clients of Triton's backend compare with it.
             outputs.append(
                 text_tensor("finish_reason", [str(piece.finish_reason) for piece in pieces])
             )
-        if wanted.return_cumulative_logprob:
+        if flags.return_cumulative_logprob:
             outputs.append(
                 number_tensor(
                     "cumulative_logprob", "FP32", [self._add_logprobs(piece) for piece in pieces]
                 )
             )
-        if wanted.return_logprobs:
+        if flags.return_logprobs:
             outputs.append(text_tensor("logprobs", [self._logprobs(piece) for piece in pieces]))
-        if wanted.return_num_input_tokens:
+        if flags.return_num_input_tokens:
             outputs.append(
                 number_tensor("num_input_tokens", "UINT32", [progress.num_prompt_tokens])
             )
-        if wanted.return_num_output_tokens:
+        if flags.return_num_output_tokens:
             outputs.append(
                 number_tensor(
                     "num_output_tokens", "UINT32", [len(piece.token_ids) for piece in pieces]
@@ -216,13 +225,13 @@ class VllmForm:
         return self._cumulative[piece.index]
 
     def _logprobs(self, piece: Piece) -> str:
-        """One object per token: token id -> logprob, rank and text, for the chosen token and the
-        best ones."""
-        found = []
+        """Returns a JSON list with one object per token: token id -> logprob, rank and text, for
+        the chosen token and the most likely ones."""
+        entries = []
         for entry in piece.logprobs:
             ranked = {token: (logprob, rank) for rank, (token, logprob) in enumerate(entry.top, 1)}
             ranked.setdefault(entry.token, (entry.logprob, 0))
-            found.append(
+            entries.append(
                 {
                     str(token): {
                         "logprob": logprob,
@@ -232,4 +241,4 @@ class VllmForm:
                     for token, (logprob, rank) in ranked.items()
                 }
             )
-        return json.dumps(found)
+        return json.dumps(entries)

@@ -1,7 +1,7 @@
-"""`1/model.json`: vLLM's engine arguments -> our options.
+"""Reads vLLM's engine arguments from `1/model.json` into LlmOptions.
 
-Rule: an argument is honoured, or makes no difference here (reported), or has one value that fits,
-      or is refused by its name.
+Rule: an argument is honoured, or has no effect here and is reported, or must have the one value
+      that fits; any other argument is rejected with its name.
 """
 
 from __future__ import annotations
@@ -17,28 +17,38 @@ ENGINE_FILE = "model.json"
 LORA_FILE = "multi_lora.json"
 
 _SETTINGS = {
-    "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "seed", "enable_prefix_caching",
+    "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
+    "block_size", "seed", "enable_prefix_caching",
     "trust_remote_code", "device",
 }  # fmt: skip
 _DTYPES = {"half": "float16", "float": "float32"}
 _WITHOUT_EFFECT = {
-    "disable_log_requests", "disable_log_stats", "enable_log_requests", "swap_space", "max_seq_len_to_capture", "enable_chunked_prefill",
-    "guided_decoding_backend", "distributed_executor_backend", "disable_custom_all_reduce", "limit_mm_per_prompt", "load_format",
-    "download_dir", "compilation_config", "max_log_len", "use_v2_block_manager", "num_scheduler_steps", "multi_step_stream_outputs",
-    "disable_async_output_proc", "preemption_mode", "scheduling_policy", "served_model_name", "quantization", "worker_use_ray", "task",
-    "runner", "async_scheduling", "max_parallel_loading_workers", "ray_workers_use_nsight", "enable_sleep_mode",
+    "disable_log_requests", "disable_log_stats", "enable_log_requests", "swap_space",
+    "max_seq_len_to_capture", "enable_chunked_prefill",
+    "guided_decoding_backend", "distributed_executor_backend", "disable_custom_all_reduce",
+    "limit_mm_per_prompt", "load_format",
+    "download_dir", "compilation_config", "max_log_len", "use_v2_block_manager",
+    "num_scheduler_steps", "multi_step_stream_outputs",
+    "disable_async_output_proc", "preemption_mode", "scheduling_policy", "served_model_name",
+    "quantization", "worker_use_ray", "task",
+    "runner", "async_scheduling", "max_parallel_loading_workers", "ray_workers_use_nsight",
+    "enable_sleep_mode",
     "max_context_len_to_capture", "tokenizer_mode", "use_tqdm_on_load",
 }  # fmt: skip
 _ONLY: dict[str, tuple[Any, ...]] = {
-    "tensor_parallel_size": (1, None), "pipeline_parallel_size": (1, None), "data_parallel_size": (1, None), "cpu_offload_gb": (0, None),
-    "enable_lora": (False, None), "speculative_model": (None,), "speculative_config": (None,), "num_speculative_tokens": (None,),
-    "kv_cache_dtype": ("auto", None), "rope_scaling": (None,), "rope_theta": (None,), "hf_overrides": (None,), "skip_tokenizer_init":
-    (False, None), "disable_sliding_window": (False, None), "revision": (None,), "tokenizer_revision": (None,), "code_revision": (None,),
+    "tensor_parallel_size": (1, None), "pipeline_parallel_size": (1, None),
+    "data_parallel_size": (1, None), "cpu_offload_gb": (0, None),
+    "enable_lora": (False, None), "speculative_model": (None,), "speculative_config": (None,),
+    "num_speculative_tokens": (None,),
+    "kv_cache_dtype": ("auto", None), "rope_scaling": (None,), "rope_theta": (None,),
+    "hf_overrides": (None,), "skip_tokenizer_init":
+    (False, None), "disable_sliding_window": (False, None), "revision": (None,),
+    "tokenizer_revision": (None,), "code_revision": (None,),
 }  # fmt: skip
 
 
 def read_arguments(model_name: str, path: Path) -> tuple[LlmOptions, list[str]]:
-    """Options, and the names of what makes no difference. Raises NaiadError."""
+    """Returns the options and the names of arguments that have no effect. Raises NaiadError."""
     try:
         arguments: Any = json.loads(path.read_text())
     except OSError as error:
@@ -48,7 +58,7 @@ def read_arguments(model_name: str, path: Path) -> tuple[LlmOptions, list[str]]:
     except ValueError as error:
         raise invalid_arg(f"{ENGINE_FILE} of model '{model_name}' is not JSON: {error}") from None
     if not isinstance(arguments, dict) or not isinstance(arguments.get("model"), str):
-        raise invalid_arg(f"{ENGINE_FILE} of model '{model_name}' names no 'model'")
+        raise invalid_arg(f"{ENGINE_FILE} of model '{model_name}' has no 'model'")
     settings: dict[str, Any] = {}
     ignored: list[str] = []
     for name, value in arguments.items():
@@ -78,7 +88,8 @@ def read_arguments(model_name: str, path: Path) -> tuple[LlmOptions, list[str]]:
 def _require_own_tokenizer(model_name: str, arguments: dict[str, Any]) -> None:
     if arguments["tokenizer"] not in (None, arguments["model"]):
         raise invalid_arg(
-            f"'tokenizer' in {ENGINE_FILE} of model '{model_name}' differs from 'model', which cannot be honoured"
+            f"'tokenizer' in {ENGINE_FILE} of model '{model_name}' differs from 'model', "
+            f"which cannot be honoured"
         )
 
 
@@ -87,5 +98,6 @@ def _require_only(model_name: str, name: str, value: Any) -> None:
         raise invalid_arg(f"'{name}' in {ENGINE_FILE} of model '{model_name}' is not known")
     if value not in _ONLY[name]:
         raise invalid_arg(
-            f"'{name}' in {ENGINE_FILE} of model '{model_name}' is {json.dumps(value)}, which cannot be honoured"
+            f"'{name}' in {ENGINE_FILE} of model '{model_name}' is {json.dumps(value)}, "
+            f"which cannot be honoured"
         )

@@ -1,4 +1,4 @@
-"""vLLM's SamplingParams by name -> ours, with vLLM's defaults."""
+"""Reads vLLM's SamplingParams by name into SamplingParameters, with vLLM's defaults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _IGNORED = frozenset(
     {"spaces_between_special_tokens", "detokenize", "output_kind", "early_stopping"}
 )
 _ONLY: dict[str, tuple[Any, ...]] = {
-    "use_beam_search": (False,), "beam_width": (1,), "prompt_logprobs": (), "length_penalty": (1, 1.0), "lora_name": (),
+    "use_beam_search": (False,), "beam_width": (1,), "prompt_logprobs": (),
+    "length_penalty": (1, 1.0), "lora_name": (),
     "allowed_token_ids": (), "logits_processors": (),
 }  # fmt: skip
 
@@ -30,30 +31,31 @@ class VllmSampling(msgspec.Struct, frozen=True):
 
 def read_vllm_sampling(values: Mapping[str, Any], *, needs_logprobs: bool) -> VllmSampling:
     """Raises NaiadError."""
-    given = {name: value for name, value in values.items() if value is not None}
-    for name, value in given.items():
+    fields = {name: value for name, value in values.items() if value is not None}
+    for name, value in fields.items():
         if name in _ONLY and value not in _ONLY[name]:
             raise invalid_arg(f"sampling parameter '{name}' is {value!r}, which cannot be honoured")
         if name not in NAMES and name not in _OWN and name not in _IGNORED and name not in _ONLY:
             raise unknown_parameter(name, NAMES)
     sampling = {
         "max_tokens": DEFAULT_MAX_TOKENS,
-        **{name: value for name, value in given.items() if name in NAMES},
+        **{name: value for name, value in fields.items() if name in NAMES},
     }
     if needs_logprobs:
         sampling.setdefault("logprobs", 0)
     parameters = read_sampling(sampling)
-    best_of = given.get("best_of", parameters.n)
+    best_of = fields.get("best_of", parameters.n)
     if int(best_of) != parameters.n:
         raise invalid_arg(f"sampling parameter 'best_of' is {best_of}, expected n ({parameters.n})")
-    guided = given.get("guided_decoding", given.get("structured_outputs"))
+    guided = fields.get("guided_decoding", fields.get("structured_outputs"))
     if isinstance(guided, str):
         guided = read_json_object("guided_decoding", guided)
     if guided is not None and not isinstance(guided, dict):
         raise invalid_arg("sampling parameter 'guided_decoding' is not an object")
-    truncate = given.get("truncate_prompt_tokens", 0)
+    truncate = fields.get("truncate_prompt_tokens", 0)
     if not isinstance(truncate, int) or truncate < 0:
         raise invalid_arg(
-            f"sampling parameter 'truncate_prompt_tokens' is {truncate!r}, expected a positive number"
+            f"sampling parameter 'truncate_prompt_tokens' is {truncate!r}, "
+            f"expected a positive number"
         )
     return VllmSampling(parameters, guided, truncate)

@@ -1,5 +1,5 @@
-"""Chat templates: what conversations become, where checkpoints keep them, and that none of them can
-do harm."""
+"""Tests of chat templates: rendered conversations, where checkpoints keep templates, and that no
+template can do harm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ pytest.importorskip("jinja2")
 
 from naiad.backends.llm.chat import ChatTemplates, read_chat_templates
 
-SIMPLE = "{% for m in messages %}{{ bos_token }}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+SIMPLE = (
+    "{% for m in messages %}{{ bos_token }}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
 
 
 def template(text: str = SIMPLE) -> ChatTemplates:
@@ -43,14 +46,17 @@ def test_arguments_of_tool_calls_are_objects() -> None:
     )
 
 
-def test_tools_choose_their_own_template() -> None:
+def test_chats_with_tools_use_the_tool_template() -> None:
     both = ChatTemplates({"default": "plain", "tool_use": "{{ tools[0].name }}"}, {})
     assert both.render([]) == "plain"
     assert both.render([], tools=[{"name": "search"}]) == "search"
 
 
 def test_generation_blocks_and_loop_controls() -> None:
-    text = "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    text = (
+        "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    )
     assert template(text).render([{"content": "a"}, {"content": "b"}]) == "a"
 
 
@@ -65,18 +71,18 @@ def test_generation_blocks_and_loop_controls() -> None:
         "{{ 1 // 0 }}",
     ],
 )
-def test_whatever_a_template_does_is_the_requests_error(text: str) -> None:
-    with pytest.raises(NaiadError, match="chat template") as refused:
+def test_a_failing_template_is_the_requests_error(text: str) -> None:
+    with pytest.raises(NaiadError, match="chat template") as rejection:
         template(text).render([{"role": "user", "content": "x"}])
-    assert refused.value.code.name == "INVALID_ARG"
+    assert rejection.value.code.name == "INVALID_ARG"
 
 
-def test_a_checkpoint_without_a_template_says_so(tmp_path: Path) -> None:
+def test_rejects_messages_if_the_checkpoint_has_no_template(tmp_path: Path) -> None:
     with pytest.raises(NaiadError, match="has no chat template"):
         read_chat_templates(tmp_path).render([])
 
 
-def test_places_where_checkpoints_keep_it(tmp_path: Path) -> None:
+def test_finds_templates_wherever_checkpoints_keep_them(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"bos_token": {"content": "<s>"}, "chat_template": SIMPLE})
     )

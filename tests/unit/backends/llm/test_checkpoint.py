@@ -1,5 +1,5 @@
-"""Checkpoints from a hub: tokens, resumed transfers, offline mode, words of failure; against a
-server that speaks its protocol."""
+"""Tests of checkpoints from a hub, against a server that speaks the hub's protocol: tokens, resumed
+transfers, offline mode, error messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ except NaiadError as error:
 
 
 class Hub(ThreadingHTTPServer):
-    """Repository org/tiny, private. The first transfer of the weights breaks off halfway."""
+    """Serves the private repository org/tiny. The first transfer of the weights breaks off
+    halfway."""
 
     daemon_threads = True
 
@@ -56,12 +57,12 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_HEAD(self) -> None:
-        self._answer(has_body=False)
+        self._respond(has_body=False)
 
     def do_GET(self) -> None:
-        self._answer(has_body=True)
+        self._respond(has_body=True)
 
-    def _answer(self, *, has_body: bool) -> None:
+    def _respond(self, *, has_body: bool) -> None:
         if "org/tiny" not in self.path or self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self._send(401, {"X-Error-Code": "RepoNotFound"}, b"{}", has_body)
         elif self.path.startswith("/api/models/org/tiny/tree/"):
@@ -92,10 +93,10 @@ class Handler(BaseHTTPRequestHandler):
         start = 0
         if has_body:
             self.server.fetched.append(name)
-            asked = self.headers.get("Range", "")
-            if asked:
-                self.server.ranges.append(asked)
-                start = int(asked.removeprefix("bytes=").partition("-")[0])
+            requested = self.headers.get("Range", "")
+            if requested:
+                self.server.ranges.append(requested)
+                start = int(requested.removeprefix("bytes=").partition("-")[0])
                 headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
         if has_body and name == "model.safetensors" and not self.server.has_broken_off:
             self.server.has_broken_off = True
@@ -129,7 +130,8 @@ def hub() -> Iterator[Hub]:
 
 
 def find(name: str, home: Path, hub: Hub | None, **environment: str) -> str:
-    """In a process of its own: the client reads its environment once, when it is imported."""
+    """Runs find_checkpoint in a new process, because the hub's client reads its environment once,
+    when it is imported."""
     endpoint = f"http://127.0.0.1:{hub.server_port}" if hub is not None else "http://127.0.0.1:9"
     variables = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     variables |= {
@@ -149,18 +151,19 @@ def find(name: str, home: Path, hub: Hub | None, **environment: str) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-def test_fetches_resumes_and_then_works_offline(hub: Hub, tmp_path: Path) -> None:
+def test_downloads_resumes_and_then_works_offline(hub: Hub, tmp_path: Path) -> None:
     path = Path(find("org/tiny", tmp_path, hub, PRIVATE_REPO_TOKEN=TOKEN))
     assert path.is_relative_to(tmp_path)
     assert (path / "model.safetensors").read_bytes() == FILES["model.safetensors"]
-    assert hub.ranges == ["bytes=10485760-"], "the client writes what it has in pieces of 10 MiB"
+    assert hub.ranges == ["bytes=10485760-"], "the client writes pieces of 10 MiB"
     assert "README.md" not in hub.fetched
     assert find("org/tiny", tmp_path, None, HF_HUB_OFFLINE="1") == str(path)
 
 
-def test_words_of_failure(hub: Hub, tmp_path: Path) -> None:
+def test_error_messages(hub: Hub, tmp_path: Path) -> None:
     assert find("org/tiny", tmp_path, hub) == (
-        "NOT_FOUND: the hub has no repository 'org/tiny', or it is private and the token does not open it"
+        "NOT_FOUND: the hub has no repository 'org/tiny', "
+        "or it is private and the token gives no access"
     )
     assert find("org/tiny", tmp_path, None, HF_HUB_OFFLINE="1") == (
         "UNAVAILABLE: 'org/tiny' is not in the local cache and the hub cannot be reached"

@@ -1,5 +1,5 @@
-"""The engine's thread: merging for slow readers, cancellation, refusals, failing steps; with an
-engine that does as it is told."""
+"""Tests of the engine's host with a scripted engine: merging for slow readers, cancellation,
+rejected requests, failing steps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("jinja2")
 pytest.importorskip("tokenizers")
 
-from naiad.backends.llm.backend import TensorForm
+from naiad.backends.llm.backend import TensorFormat
 from naiad.backends.llm.host import EngineHost
-from naiad.backends.llm.inputs import text_tensor
 from naiad.backends.llm.metrics import EngineMetrics
 from naiad.backends.llm.model import OpenModel
-from naiad.backends.llm.pending_response import Answer, Progress
+from naiad.backends.llm.pending_response import PendingResponse, Progress
+from naiad.backends.llm.tensors import text_tensor
 from naiad.core.tensor import Tensor
 from naiad.errors import unavailable
 from naiad.ipc.work import WorkResponse
@@ -31,7 +31,7 @@ WAIT_S = 60.0
 
 
 class ScriptedEngine:
-    """A step happens when the test lets it, and gives what the test says."""
+    """Makes a step when the test allows it, and returns the outputs that the test chose."""
 
     def __init__(self) -> None:
         self.statistics = EngineStatistics()
@@ -45,7 +45,7 @@ class ScriptedEngine:
 
     def submit(self, request: GenerationRequest) -> None:
         if request.prompt == [0]:
-            raise unavailable("too many wait", 7)
+            raise unavailable("too many requests wait", 7)
         self.open[request.id] = request
 
     def cancel(self, request_id: str) -> None:
@@ -119,7 +119,7 @@ class RecordingRuntime:
             return self.sent
 
 
-class TextForm:
+class TextFormat:
     is_streamed = True
 
     def encode(self, progress: Progress) -> list[Tensor]:
@@ -139,7 +139,7 @@ class Bench:
         request = GenerationRequest(
             id=str(handle), prompt=[prompt], parameters=SamplingParameters(n=n)
         )
-        self.host.submit(request, Answer(handle, TextForm(), n))
+        self.host.submit(request, PendingResponse(handle, TextFormat(), n))
 
     def step(self, *outputs: TokenOutput) -> None:
         self.let(list(outputs))
@@ -164,7 +164,7 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Any:
-    """Starts with its first step, so that what was submitted before is in it."""
+    """Starts the host with the first step, so that everything submitted before is part of it."""
     one = Bench()
     yield one
     one.close()
@@ -175,11 +175,11 @@ def text(response: WorkResponse | None) -> list[bytes]:
     return [bytes(element) for element in response.outputs[0].as_numpy().tolist()]
 
 
-def gained(handle: int, words: str, end: FinishReason | None = None, index: int = 0) -> TokenOutput:
-    return TokenOutput(str(handle), index, [1], words, finish_reason=end, num_prompt_tokens=1)
+def gained(handle: int, text: str, end: FinishReason | None = None, index: int = 0) -> TokenOutput:
+    return TokenOutput(str(handle), index, [1], text, finish_reason=end, num_prompt_tokens=1)
 
 
-def test_one_message_per_step_and_a_final_with_the_last(bench: Bench) -> None:
+def test_sends_one_message_per_step_and_marks_the_last_one_final(bench: Bench) -> None:
     bench.submit(1)
     bench.submit(2)
     bench.step(gained(1, "a"), gained(2, "x"))
@@ -193,7 +193,7 @@ def test_one_message_per_step_and_a_final_with_the_last(bench: Bench) -> None:
     ]
 
 
-def test_a_slow_reader_gets_what_it_missed_in_one_piece(bench: Bench) -> None:
+def test_a_slow_reader_gets_the_missed_text_in_one_piece(bench: Bench) -> None:
     bench.submit(1)
     bench.runtime.paused.add(1)
     bench.step(gained(1, "a"))
@@ -204,7 +204,7 @@ def test_a_slow_reader_gets_what_it_missed_in_one_piece(bench: Bench) -> None:
     ]
 
 
-def test_all_completions_must_end(bench: Bench) -> None:
+def test_the_response_is_final_when_all_completions_have_ended(bench: Bench) -> None:
     bench.submit(1, n=2)
     bench.step(gained(1, "a", FinishReason.STOP), gained(1, "b", index=1))
     bench.step(gained(1, "c", FinishReason.STOP, index=1))
@@ -227,7 +227,7 @@ def test_a_cancelled_request_leaves_the_engine(bench: Bench) -> None:
     assert response.error.code == "CANCELLED"
 
 
-def test_what_the_engine_refuses_is_that_requests_error(bench: Bench) -> None:
+def test_a_request_that_the_engine_rejects_gets_the_error(bench: Bench) -> None:
     bench.submit(1, prompt=0)
     bench.start()
     (handle, response, is_final) = bench.runtime.wait(1)[0]
@@ -237,7 +237,7 @@ def test_what_the_engine_refuses_is_that_requests_error(bench: Bench) -> None:
     assert (response.error.code, response.error.retry_after_s) == ("UNAVAILABLE", 7)
 
 
-def test_a_failing_step_fails_what_was_open_and_the_engine_goes_on(bench: Bench) -> None:
+def test_a_failing_step_fails_the_open_requests_and_the_engine_continues(bench: Bench) -> None:
     bench.submit(1)
     bench.let(RuntimeError("out of luck"))
     (_, response, is_final) = bench.runtime.wait(1)[0]
@@ -259,7 +259,7 @@ def test_a_lost_device_ends_the_process(bench: Bench, monkeypatch: pytest.Monkey
     assert bench.runtime.wait(1)[0][2]
 
 
-def test_tokens_are_handed_out_once_and_after_the_next_launch(bench: Bench) -> None:
+def test_tokens_are_sent_once_and_after_the_next_launch(bench: Bench) -> None:
     seen: list[int] = []
     bench.engine.runs_ahead = True
     bench.engine.on_launch = lambda: seen.append(len(bench.runtime.sent))
@@ -272,10 +272,10 @@ def test_tokens_are_handed_out_once_and_after_the_next_launch(bench: Bench) -> N
         ([b"b"], False),
         ([b"c"], True),
     ]
-    assert seen == [0, 0, 1], "at each launch what the step before gave was not sent yet"
+    assert seen == [0, 0, 1], "each launch precedes sending the outputs of the step before it"
 
 
-def test_nobody_passes_the_gate_while_a_step_is_launched(bench: Bench) -> None:
+def test_the_gate_is_closed_while_a_step_is_launched(bench: Bench) -> None:
     bench.engine.runs_ahead = True
     passed, is_waiting = threading.Event(), threading.Event()
 
@@ -303,7 +303,7 @@ def test_nobody_passes_the_gate_while_a_step_is_launched(bench: Bench) -> None:
     assert not bench.runtime.is_held
 
 
-def test_a_failing_step_keeps_back_nothing_that_came_before(bench: Bench) -> None:
+def test_outputs_of_earlier_steps_are_sent_before_the_error_of_a_failing_step(bench: Bench) -> None:
     bench.engine.runs_ahead = True
     bench.submit(1)
     bench.step(gained(1, "a"))
@@ -325,9 +325,9 @@ def test_a_failing_step_keeps_back_nothing_that_came_before(bench: Bench) -> Non
     bench.host.gate.wait()
 
 
-def test_the_short_way_of_a_token_makes_what_the_long_one_makes() -> None:
-    form = TensorForm(None, True, [], "", 1, False)  # type: ignore[arg-type]
-    short, long = Answer(1, form, 1, form.text_encoder), Answer(1, form, 1)
+def test_the_fast_path_of_a_token_equals_the_full_path() -> None:
+    format = TensorFormat(None, True, [], "", 1, False)  # type: ignore[arg-type]
+    fast, full = PendingResponse(1, format, 1, format.text_encoder), PendingResponse(1, format, 1)
     for output in (
         gained(1, "a"),
         gained(1, ""),
@@ -335,26 +335,26 @@ def test_the_short_way_of_a_token_makes_what_the_long_one_makes() -> None:
         gained(1, "c"),
         gained(1, "d", FinishReason.LENGTH),
     ):
-        answers = []
-        for answer in (short, long):
-            passed = answer.pass_on(output)
-            if passed is None:
-                answer.take(output)
-                passed = answer.flush()
-            answers.append(passed)
-        assert answers[0] == answers[1]
-    assert (short.num_output_tokens, short.num_prompt_tokens, short.is_finished) == (5, 1, True)
+        encoded = []
+        for pending in (fast, full):
+            tensors = pending.encode_directly(output)
+            if tensors is None:
+                pending.add(output)
+                tensors = pending.flush()
+            encoded.append(tensors)
+        assert encoded[0] == encoded[1]
+    assert (fast.num_output_tokens, fast.num_prompt_tokens, fast.is_finished) == (5, 1, True)
 
 
 @pytest.mark.parametrize(
-    "form",
+    "format",
     [
-        TensorForm(None, True, ["text_output"], "", 1, False),  # type: ignore[arg-type]
-        TensorForm(None, True, [], "what was asked", 1, False),  # type: ignore[arg-type]
-        TensorForm(None, True, [], "", 2, False),  # type: ignore[arg-type]
-        TensorForm(None, True, [], "", 1, True),  # type: ignore[arg-type]
-        TensorForm(None, False, [], "", 1, False),  # type: ignore[arg-type]
+        TensorFormat(None, True, ["text_output"], "", 1, False),  # type: ignore[arg-type]
+        TensorFormat(None, True, [], "what was asked", 1, False),  # type: ignore[arg-type]
+        TensorFormat(None, True, [], "", 2, False),  # type: ignore[arg-type]
+        TensorFormat(None, True, [], "", 1, True),  # type: ignore[arg-type]
+        TensorFormat(None, False, [], "", 1, False),  # type: ignore[arg-type]
     ],
 )
-def test_only_plain_streams_have_a_short_way(form: TensorForm) -> None:
-    assert form.text_encoder is None
+def test_only_plain_streams_have_a_fast_path(format: TensorFormat) -> None:
+    assert format.text_encoder is None

@@ -1,4 +1,5 @@
-"""Parameters of configs and model.json: honoured, ignored, or refused by their name."""
+"""Tests that parameters of configs and of model.json are honoured, ignored, or rejected with their
+name."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def config(**parameters: Any) -> ServedConfig:
     )
 
 
-def test_settings_by_their_names() -> None:
+def test_reads_settings_by_name() -> None:
     options = read_options(
         config(
             checkpoint="x",
@@ -42,11 +43,12 @@ def test_settings_by_their_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "words"),
+    ("parameters", "message"),
     [
         (
             {"max_num_seq": 3},
-            "parameter 'max_num_seq', which the llm backend does not know; did you mean 'max_num_seqs'?",
+            "parameter 'max_num_seq', which the llm backend does not know; "
+            "did you mean 'max_num_seqs'?",
         ),
         ({"max_num_seqs": "many"}, "parameter 'max_num_seqs' of model 'm' is 'many'"),
         ({"max_num_seqs": 0}, "max_num_seqs is 0, expected at least 1"),
@@ -54,18 +56,21 @@ def test_settings_by_their_names() -> None:
         ({"sampling_defaults": '{"temprature": 1}'}, "unknown sampling parameter 'temprature'"),
     ],
 )
-def test_mistakes_are_named(parameters: dict[str, Any], words: str) -> None:
-    with pytest.raises(NaiadError) as refused:
+def test_rejects_wrong_parameters_with_their_name(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(NaiadError) as rejection:
         read_options(config(**parameters))
-    assert words in refused.value.message
+    assert message in rejection.value.message
 
 
-def test_tensorrtllm_parameters() -> None:
+def test_reads_tensorrtllm_parameters() -> None:
     read = read_parameters(
         config(
-            gpt_model_path="/ck", max_tokens_in_paged_kv_cache="160", kv_cache_free_gpu_mem_fraction="0.4", enable_kv_cache_reuse="false",
-            max_attention_window_size="2560", exclude_input_in_output="true", batch_scheduler_policy="guaranteed_no_evict",
-            medusa_choices="${medusa_choices}", decoding_mode="", gpu_device_ids="${gpu_device_ids}", FORCE_CPU_ONLY_INPUT_TENSORS="no",
+            gpt_model_path="/ck", max_tokens_in_paged_kv_cache="160",
+            kv_cache_free_gpu_mem_fraction="0.4", enable_kv_cache_reuse="false",
+            max_attention_window_size="2560", exclude_input_in_output="true",
+            batch_scheduler_policy="guaranteed_no_evict",
+            medusa_choices="${medusa_choices}", decoding_mode="",
+            gpu_device_ids="${gpu_device_ids}", FORCE_CPU_ONLY_INPUT_TENSORS="no",
         )
     )  # fmt: skip
     settings = read.options.settings
@@ -82,12 +87,15 @@ def test_tensorrtllm_parameters() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("max_beam_width", "4"), ("decoding_mode", "medusa"), ("decoding_mode", "beam_search"), ("medusa_choices", "[[0]]"),
-        ("eagle_choices", "[[0]]"), ("gpu_device_ids", "0,1"), ("encoder_model_path", "/x"), ("num_nodes", "2"), ("surprise", "1"),
-        ("lookahead_window_size", "3"), ("sink_token_length", "4"), ("max_tokens_in_paged_kv_cache", "many"),
+        ("max_beam_width", "4"), ("decoding_mode", "medusa"), ("decoding_mode", "beam_search"),
+        ("medusa_choices", "[[0]]"),
+        ("eagle_choices", "[[0]]"), ("gpu_device_ids", "0,1"), ("encoder_model_path", "/x"),
+        ("num_nodes", "2"), ("surprise", "1"),
+        ("lookahead_window_size", "3"), ("sink_token_length", "4"),
+        ("max_tokens_in_paged_kv_cache", "many"),
     ],
 )  # fmt: skip
-def test_what_tensorrtllm_parameters_cannot_do_is_refused_by_name(name: str, value: str) -> None:
+def test_rejects_tensorrtllm_parameters_that_cannot_be_honoured(name: str, value: str) -> None:
     with pytest.raises(NaiadError, match=f"parameter '{name}'"):
         read_parameters(config(gpt_model_path="/ck", **{name: value}))
 
@@ -98,7 +106,7 @@ def write_arguments(folder: Path, **arguments: Any) -> Path:
     return path
 
 
-def test_vllm_arguments(tmp_path: Path) -> None:
+def test_reads_vllm_arguments(tmp_path: Path) -> None:
     path = write_arguments(
         tmp_path,
         model="org/x",
@@ -121,7 +129,9 @@ def test_vllm_arguments(tmp_path: Path) -> None:
     ("value", "setting", "ignored"),
     [("dummy", "dummy", []), ("safetensors", "auto", ["load_format"])],
 )
-def test_vllm_load_format(tmp_path: Path, value: str, setting: str, ignored: list[str]) -> None:
+def test_reads_the_vllm_load_format(
+    tmp_path: Path, value: str, setting: str, ignored: list[str]
+) -> None:
     options, unused = read_arguments(
         "m", write_arguments(tmp_path, model="org/x", load_format=value)
     )
@@ -138,14 +148,14 @@ def test_vllm_load_format(tmp_path: Path, value: str, setting: str, ignored: lis
         {"tokenizer": "other"},
     ],
 )
-def test_what_vllm_arguments_cannot_do_is_refused_by_name(
+def test_rejects_vllm_arguments_that_cannot_be_honoured(
     tmp_path: Path, arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(NaiadError, match=f"'{next(iter(arguments))}' in model.json"):
         read_arguments("m", write_arguments(tmp_path, model="x", **arguments))
 
 
-def test_vllm_model_json_must_be_there(tmp_path: Path) -> None:
+def test_rejects_a_missing_or_broken_model_json(tmp_path: Path) -> None:
     with pytest.raises(NaiadError, match=r"needs a .*/model.json"):
         read_arguments("m", tmp_path / "model.json")
     (tmp_path / "model.json").write_text("{")
@@ -153,7 +163,7 @@ def test_vllm_model_json_must_be_there(tmp_path: Path) -> None:
         read_arguments("m", tmp_path / "model.json")
 
 
-def test_checkpoints_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finds_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "1"
     folder.mkdir()
     (folder / "weights.gguf").write_bytes(b"")
