@@ -1,11 +1,12 @@
-"""Which KV blocks are free, shared or remembered for their content. No tensors here, only numbers.
+"""Keeps track of KV blocks: which are free, which are shared, and which content they hold. It works
+with block numbers, not with tensors.
 
-In:  the scheduler asks for blocks, gives them back, and names the content of full ones by a chained
+In:  the scheduler allocates and releases blocks, and names the content of full ones by a chained
      hash.
-Out: block numbers; block 0 is never given out, padded rows write there.
-Invariant: a block is in `_free` exactly when nobody holds it. A free block keeps its content, and
-           can be found by its hash, until it is given out again; the one that was freed longest ago
-           goes first.
+Out: block numbers. Block 0 is never allocated; padded rows write there.
+Invariant: a block is in `_free` exactly when no sequence holds it. A free block keeps its content
+           and can be found by its hash until it is allocated again. The block that was freed first
+           is allocated first.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ def root_hash(salt: str) -> bytes:
 
 
 def chain_hash(parent: bytes, tokens: Run[int]) -> bytes:
-    """Names a full block by everything up to its end. Cryptographic: a guessed collision would leak
-    another's prompt."""
+    """Returns a name for a full block that depends on all tokens up to its end. The hash is
+    cryptographic because a guessed collision would leak another client's prompt."""
     return blake2b(parent + array("i", tokens).tobytes(), digest_size=16).digest()
 
 
@@ -48,7 +49,8 @@ class BlockPool:
         return self.capacity - len(self._free)
 
     def match(self, hashes: Run[bytes]) -> list[int]:
-        """Blocks that hold the longest known beginning of `hashes`; not yet acquired."""
+        """Returns the blocks that hold the longest known prefix of `hashes`, without acquiring
+        them."""
         blocks: list[int] = []
         for block_hash in hashes:
             block = self._block_of.get(block_hash)
@@ -58,7 +60,7 @@ class BlockPool:
         return blocks
 
     def num_free_without(self, blocks: Run[int]) -> int:
-        """Free blocks that would be left if `blocks` were acquired."""
+        """Returns the number of free blocks that would be left if `blocks` were acquired."""
         return len(self._free) - sum(1 for block in blocks if self._num_holders[block] == 0)
 
     def acquire(self, blocks: Run[int]) -> None:
@@ -68,7 +70,7 @@ class BlockPool:
             self._num_holders[block] += 1
 
     def allocate(self, count: int) -> list[int]:
-        """The caller has checked `num_free`."""
+        """Requires `num_free` >= `count`."""
         blocks: list[int] = []
         for _ in range(count):
             block, _ = self._free.popitem(last=False)
@@ -78,8 +80,8 @@ class BlockPool:
         return blocks
 
     def release(self, blocks: Run[int]) -> None:
-        """The end of a sequence is freed first: a shorter prefix is more likely to be asked for
-        again."""
+        """Frees the end of a sequence first, because a shorter prefix is more likely to be
+        requested again."""
         for block in reversed(blocks):
             self._num_holders[block] -= 1
             if self._num_holders[block] == 0:
@@ -88,14 +90,14 @@ class BlockPool:
                     self._free.move_to_end(block, last=False)
 
     def remember(self, block: int, block_hash: bytes) -> None:
-        """The block now holds this content. A second block with the same content stays
+        """Records the content of the block. A second block with the same content stays
         anonymous."""
         if block_hash not in self._block_of and self._hash_of[block] is None:
             self._block_of[block_hash] = block
             self._hash_of[block] = block_hash
 
     def forget_all(self) -> None:
-        """After a failed step no content can be trusted."""
+        """Forgets all content. After a failed step no content can be trusted."""
         self._block_of.clear()
         self._hash_of = [None] * self.num_blocks
 

@@ -1,5 +1,5 @@
-"""What the engine counts, for whoever shows metrics: totals since the start, and three latency
-histograms. Plain numbers, one writer."""
+"""The engine's statistics for metrics: totals since the start and three latency histograms. Only
+the engine's thread writes them."""
 
 from __future__ import annotations
 
@@ -8,51 +8,17 @@ from naiad.llm.generation import FinishReason
 from naiad.llm.sequence import Sequence
 
 FIRST_TOKEN_BUCKETS_S = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0, 160.0,
 )  # fmt: skip
 INTER_TOKEN_BUCKETS_S = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.75,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    20.0,
-)
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+    5.0, 10.0, 20.0,
+)  # fmt: skip
 REQUEST_BUCKETS_S = (
-    0.1,
-    0.3,
-    0.5,
-    0.8,
-    1.0,
-    1.5,
-    2.0,
-    2.5,
-    5.0,
-    10.0,
-    15.0,
-    20.0,
-    30.0,
-    40.0,
-    50.0,
-    60.0,
-    120.0,
-    240.0,
-    480.0,
-    960.0,
-)
+    0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0,
+    240.0, 480.0, 960.0,
+)  # fmt: skip
 
 
 class EngineStatistics:
@@ -81,7 +47,7 @@ class EngineStatistics:
 
 
 class EngineLoad:
-    """A reading of the moment, for gauges."""
+    """The engine's current load, for gauges."""
 
     __slots__ = (
         "kv_cache_usage",

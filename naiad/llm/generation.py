@@ -1,7 +1,7 @@
-"""What goes into the engine and what comes out: a request, and per step what each of its
+"""The input and output of the engine: a request, and per step the tokens that each of its
 completions gained.
 
-In:  GenerationRequest, given to Engine.submit. Out: TokenOutput, taken from Engine.step.
+In:  GenerationRequest, passed to Engine.submit. Out: TokenOutput, returned by Engine.step.
 Invariant: each completion of an accepted request gets exactly one TokenOutput with a finish_reason,
            and nothing after it.
 """
@@ -20,26 +20,26 @@ from naiad.llm.parameters import SamplingParameters
 
 
 class Grammar(Protocol):
-    """What a structured-output library must offer. One object per completion; the engine owns the
-    calls, in order."""
+    """The interface that a structured-output library must implement. There is one object per
+    completion, and only the engine calls it."""
 
     def fill_bitmask(self, bitmask: NDArray[np.int32]) -> None:
-        """Writes which tokens may come next, bit t%32 of word t//32, 1 for allowed."""
+        """Writes which tokens may come next: bit t%32 of word t//32 is 1 if token t is allowed."""
 
     def accept(self, token: int) -> bool:
-        """False when the token does not fit: the request fails, since the mask should have kept it
-        out."""
+        """Returns False if the token does not fit. The request then fails, because the mask should
+        have excluded the token."""
 
     def is_finished(self) -> bool:
-        """True when nothing but the end may follow: the completion stops."""
+        """True if only the end may follow. The completion then stops."""
 
     def fork(self) -> Grammar:
-        """A copy at the same state, for the further completions of n > 1."""
+        """Returns a copy in the same state, for the other completions of a request with n > 1."""
 
 
 class EbnfGrammar(msgspec.Struct, frozen=True):
-    """For engines with a matcher inside. Made by naiad.llm.grammar, which writes nothing that such
-    a matcher cannot read."""
+    """A grammar for engines that contain a matcher. naiad.llm.grammar writes it and uses only what
+    such a matcher can read."""
 
     text: str
 
@@ -56,13 +56,13 @@ class GenerationRequest(msgspec.Struct, eq=False, kw_only=True):
     prompt: str | list[int]
     parameters: SamplingParameters = SamplingParameters()
     priority: int = 0
-    """Smaller goes first; equal ones go in order of arrival."""
+    """Requests with a smaller value are served first; equal ones in order of arrival."""
     grammar: Grammar | EbnfGrammar | None = None
-    """The native engine asks the one, the OpenVINO engine reads the other."""
+    """The native engine needs a Grammar, the OpenVINO engine an EbnfGrammar."""
     cache_salt: str = ""
     """Prefixes are shared only between requests with the same salt."""
     add_special_tokens: bool = True
-    """False for a prompt that holds them already, as rendered chat templates do."""
+    """False for a prompt that already has them, such as a rendered chat template."""
     should_detokenize: bool = True
     """False leaves TokenOutput.text empty; stop strings then cannot be used."""
 
@@ -79,13 +79,13 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 class TokenOutput(msgspec.Struct, eq=False):
     request_id: str
     index: int
-    """Which of the request's n completions."""
+    """Index of the completion among the request's n completions."""
     token_ids: list[int]
     text: str = ""
     logprobs: list[TokenLogprobs] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
-    """The stop token or stop string that ended it; None for end of sequence."""
+    """The stop token or stop string that ended the completion; None for end of sequence."""
     error: NaiadError | None = None
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0

@@ -1,10 +1,9 @@
-"""How one request wants its tokens chosen and when it wants to stop; checked once, before the
-engine sees the request.
+"""The sampling and stop parameters of one request, checked once before the engine accepts it.
 
-In:  what a client asked for, already in our names. Out: read by the sampler's slot table and by the
+In:  the client's parameters under Naiad's names. Out: read by the sampler's slot table and by the
      stop checks.
-Rule: a bad value is this request's INVALID_ARG, with the parameter's name, what came and what was
-      expected.
+Rule: a bad value is the request's INVALID_ARG, with the parameter's name, its value and the
+      expected values.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ MAX_COMPLETIONS = 128
 
 class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
-    """None: as many as the context holds. A value beyond the context is cut to it."""
+    """None means as many as the context holds. A larger value is reduced to that."""
     min_tokens: int = 0
-    """End-of-sequence and stop tokens are impossible, and stop strings ignored, before that many
-    tokens."""
+    """Before this many tokens, end-of-sequence and stop tokens cannot be sampled and stop strings
+    are ignored."""
     temperature: float = 1.0
-    """0 is greedy."""
+    """0 means greedy."""
     top_k: int = 0
-    """0 or -1: off."""
+    """0 or -1 means off."""
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
-    """Over prompt and output, as transformers does it; the other two over the output, as OpenAI
-    does it."""
+    """Applies to prompt and output, as in transformers. The other two penalties apply to the output
+    alone, as in OpenAI's API."""
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: dict[int, float] = {}
     seed: int | None = None
-    """Fixes the random stream: a function of seed, completion index and position only."""
+    """Fixes the random stream, which depends only on seed, completion index and position."""
     n: int = 1
     logprobs: int | None = None
-    """Number of alternatives with each chosen token's log-probability; 0 is the chosen token
-    alone."""
+    """Number of alternatives reported with each chosen token's log-probability; 0 reports the
+    chosen token alone."""
     stop: list[str] = []
     stop_token_ids: list[int] = []
     bad_words: list[str] = []
@@ -58,10 +57,10 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
         self._check_tokens(vocab_size)
 
     def check_room(self, max_waiting: int) -> None:
-        """More completions than may ever wait would be sent away again and again."""
+        """Rejects more completions than may ever wait; they would be turned away on every retry."""
         if self.n > max_waiting:
             raise invalid_arg(
-                f"n is {self.n}, expected at most {max_waiting}, as many as may wait here"
+                f"n is {self.n}, expected at most {max_waiting}, the number that may wait"
             )
 
     def _check_lengths(self) -> None:
@@ -97,7 +96,8 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
             )
         if len(self.stop_token_ids) > MAX_STOP_TOKENS:
             raise invalid_arg(
-                f"stop_token_ids has {len(self.stop_token_ids)} entries, expected at most {MAX_STOP_TOKENS}"
+                f"stop_token_ids has {len(self.stop_token_ids)} entries, "
+                f"expected at most {MAX_STOP_TOKENS}"
             )
         for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
             for token in ids:

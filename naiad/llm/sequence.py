@@ -1,7 +1,8 @@
-"""One completion on its way: its tokens, what of it is computed, the blocks and the slot it holds.
+"""One completion in progress: its tokens, how many of them are computed, and the blocks and the
+slot that it holds.
 
-In:  made by Engine.submit, one per completion. Out: advanced by the scheduler (computed, blocks)
-     and by postprocessing (tokens).
+In:  Engine.submit makes one per completion. Out: the scheduler advances the computed tokens and the
+     blocks, postprocessing the tokens.
 Invariant: length = tokens known to the host + tokens sampled but still on the device (num_pending,
            0 or 1 between steps).
 """
@@ -77,10 +78,10 @@ class Sequence:
         self.is_greedy = parameters.temperature == 0.0
         self.stop_token_ids: frozenset[int] = frozenset()
         self.logit_bias: dict[int, float] = parameters.logit_bias
-        """With the bad words of one token among it."""
+        """Includes the bad words that are one token."""
         self.bad_words: list[list[int]] = []
-        """Only those of several tokens: the host must look at each token to know what may not
-        follow."""
+        """Bad words of several tokens. The host must see each token to know what may not follow
+        it."""
         self.grammar: Grammar | None = None
         self.text: CompletionText | None = None
         self.status = Status.WAITING
@@ -102,8 +103,8 @@ class Sequence:
 
     @property
     def num_uncomputed(self) -> int:
-        """Tokens still to be computed; 0 when the last token is on the device and no other may
-        follow it."""
+        """Number of tokens still to be computed; 0 if the last token is on the device and no other
+        may follow it."""
         length = len(self.tokens) + self.num_pending
         return 0 if length >= self.max_length else length - self.num_computed
 
@@ -113,16 +114,17 @@ class Sequence:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Who goes first, and who is preempted last."""
+        """The sequence with the smallest rank is served first and preempted last."""
         return (self.request.priority, self.order)
 
     @property
     def is_host_bound(self) -> bool:
-        """Its next token depends on the host having seen the last one, so steps may not overlap."""
+        """True if the host must see a token before the next one is sampled. Steps then cannot
+        overlap."""
         return self.grammar is not None or bool(self.bad_words)
 
     def hash_full_blocks(self, num_tokens: int, block_size: int) -> list[bytes]:
-        """Hashes of the blocks that the first `num_tokens` fill; each is computed once."""
+        """Returns hashes of the blocks that the first `num_tokens` fill; each is computed once."""
         count = num_tokens // block_size
         hashes = self.block_hashes
         while len(hashes) < count:

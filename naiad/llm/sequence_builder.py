@@ -1,7 +1,7 @@
-"""A GenerationRequest -> its sequences, one per completion: tokenized, checked against the model,
-with stops and seeds worked out.
+"""Builds the sequences of a GenerationRequest, one per completion: tokenizes the prompt, checks it
+against the model, and determines stops and seeds.
 
-Rule: everything that can be wrong with a request is found here, before the scheduler knows of it.
+Rule: every error of a request is detected here, before the scheduler knows of the request.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class SequenceBuilder:
         }
         if len(logit_bias) > MAX_LOGIT_BIAS:
             raise invalid_arg(
-                f"logit_bias and bad_words have {len(logit_bias)} entries, expected at most {MAX_LOGIT_BIAS}"
+                f"logit_bias and bad_words have {len(logit_bias)} entries, "
+                f"expected at most {MAX_LOGIT_BIAS}"
             )
         seed = source.getrandbits(63) if parameters.seed is None else parameters.seed
         sequences = []
@@ -85,28 +86,27 @@ class SequenceBuilder:
     def _max_length(self, num_prompt: int, max_tokens: int | None) -> int:
         if num_prompt >= self.max_model_len:
             raise invalid_arg(
-                f"the prompt has {num_prompt} tokens, the model's context is {self.max_model_len} for prompt and output together"
+                f"the prompt has {num_prompt} tokens, the model's context is "
+                f"{self.max_model_len} for prompt and output together"
             )
-        return (
-            self.max_model_len
-            if max_tokens is None
-            else min(self.max_model_len, num_prompt + max_tokens)
-        )
+        if max_tokens is None:
+            return self.max_model_len
+        return min(self.max_model_len, num_prompt + max_tokens)
 
     def _split_bad_words(self, words: list[str]) -> list[list[int]]:
-        """Each word as it stands at a text's beginning and after a space: tokenizers write those
-        differently."""
+        """Returns the tokens of each word at the beginning of a text and after a space, because
+        tokenizers encode these differently."""
         if not words:
             return []
         if self.tokenizer is None:
             raise invalid_arg("the model has no tokenizer, bad_words cannot be used")
-        found: list[list[int]] = []
+        encoded: list[list[int]] = []
         for word in words:
             for spelling in (word.lstrip(), " " + word.lstrip()):
                 tokens = self.tokenizer.encode(spelling, add_special_tokens=False)
-                if tokens and tokens not in found:
-                    found.append(tokens)
-        return found
+                if tokens and tokens not in encoded:
+                    encoded.append(tokens)
+        return encoded
 
     def _build_text(self, request: GenerationRequest, prompt: list[int]) -> CompletionText | None:
         parameters = request.parameters
@@ -123,7 +123,7 @@ class SequenceBuilder:
 def _grammar(request: GenerationRequest) -> Grammar | None:
     if isinstance(request.grammar, EbnfGrammar):
         raise invalid_arg(
-            "the native engine takes no text of a grammar, expected one that is compiled"
+            "the native engine does not accept the text of a grammar, expected a compiled one"
         )
     if request.grammar is not None and request.parameters.min_tokens:
         raise invalid_arg(

@@ -1,10 +1,10 @@
-"""What the next step computes: every running sequence catches up its uncomputed tokens, within one
-token budget.
+"""Plans the next step: every running sequence computes its uncomputed tokens, within one token
+budget.
 
 There are no prefill and decode phases: a sequence that generates has one uncomputed token, a new
 one has its prompt, and a long prompt is cut where the budget ends. One-token rows come first and
-are never held up by prompts. When blocks run out, the sequence of lowest rank gives all of its
-blocks back and is computed again later.
+are never delayed by prompts. When blocks run out, the sequence that is served last releases all of
+its blocks and is computed again later.
 
 In:  sequences from Engine.submit. Out: a StepPlan for the runner.
 Rule: only this file moves a sequence between waiting and running, and only this file holds blocks
@@ -28,17 +28,17 @@ class ScheduledRow(msgspec.Struct, eq=False):
     """Position of the row's first token."""
     count: int
     is_sampled: bool
-    """The row reaches the sequence's end, so a next token comes out of it."""
+    """True if the row reaches the sequence's end, so that a next token is sampled."""
 
 
 class StepPlan(msgspec.Struct, eq=False):
     rows: list[ScheduledRow] = msgspec.field(default_factory=list)
-    """One-token rows first; a prompt may be cut to one token too, and is then still among the
-    others."""
+    """One-token rows first, then prompts. A prompt that is cut to one token stays among the
+    prompts."""
     num_single: int = 0
     num_tokens: int = 0
     admitted: list[Sequence] = msgspec.field(default_factory=list)
-    """Got a slot in this step: the runner sets the slot up."""
+    """Sequences that got a slot in this step; the runner initializes the slots."""
 
 
 class TokenScheduler:
@@ -65,13 +65,13 @@ class TokenScheduler:
         self.waiting.push(sequence)
 
     def finish(self, sequence: Sequence) -> None:
-        """Gives back all it holds. Safe with a step in flight: later steps run after it on the same
-        device stream."""
+        """Releases everything that the sequence holds. This is safe with a step in flight, because
+        later steps run after it on the same device stream."""
         if sequence.status is Status.RUNNING:
             self.running.remove(sequence)
             self._release(sequence)
         elif sequence.status is Status.WAITING:
-            self.waiting.dropped()
+            self.waiting.drop()
         else:
             return
         sequence.status = Status.FINISHED
@@ -90,8 +90,8 @@ class TokenScheduler:
         return self._commit(singles, prompts, admitted)
 
     def preempt(self, sequence: Sequence) -> None:
-        """A token of it may still be on the device: it is appended when it arrives, and computed
-        again with the rest."""
+        """Makes the sequence wait again. If a token of it is still on the device, it is appended
+        when it arrives and computed again with the rest."""
         self.running.remove(sequence)
         self._release(sequence)
         sequence.status = Status.WAITING
@@ -128,7 +128,8 @@ class TokenScheduler:
         singles: list[Sequence],
         prompts: list[tuple[Sequence, int]],
     ) -> bool:
-        """Blocks for `count` more tokens. False when the sequence itself had to give way."""
+        """Allocates blocks for `count` more tokens. Returns False if the sequence itself was
+        preempted."""
         pool = self.pool
         need = -(-(sequence.num_computed + count) // pool.block_size) - len(sequence.blocks)
         if need <= 0:
@@ -159,8 +160,8 @@ class TokenScheduler:
             num_cached = len(matched) * self.pool.block_size
             count = min(len(sequence.tokens) - num_cached, budget)
             need = -(-(num_cached + count) // self.pool.block_size) - len(matched)
-            # Each running sequence soon wants another block; without this reserve an admission is
-            # the next step's preemption.
+            # Each running sequence soon needs another block; without this reserve an admission
+            # causes a preemption in the next step.
             if self.pool.num_free_without(matched) < need + len(self.running):
                 return
             self.waiting.pop()
@@ -171,12 +172,12 @@ class TokenScheduler:
                 singles.append(sequence)
             else:
                 prompts.append((sequence, count))
-            # Known to others in the same step already: each layer stores all keys and values before
-            # any row attends.
+            # Other sequences may share these blocks in the same step, because each layer stores all
+            # keys and values before any row attends.
             self._remember(sequence, num_cached + count)
 
     def _match_prefix(self, sequence: Sequence) -> list[int]:
-        """Never the whole sequence: its last token must be computed to have logits."""
+        """Never matches the whole sequence: its last token must be computed to get logits."""
         if not self.enable_prefix_caching:
             return []
         return self.pool.match(
@@ -218,7 +219,7 @@ class TokenScheduler:
             self._remember(sequence, end)
 
     def _remember(self, sequence: Sequence, num_computed: int) -> None:
-        """Full blocks whose tokens the host knows become findable."""
+        """Makes full blocks whose tokens the host knows available for prefix matches."""
         if not self.enable_prefix_caching:
             return
         hashes = sequence.hash_full_blocks(

@@ -1,5 +1,5 @@
-"""Sequences that hold nothing yet, in order of rank. Cancelled ones are dropped when they come
-up."""
+"""A queue of sequences that hold neither blocks nor a slot, in order of rank. Cancelled sequences
+are removed when they reach the head."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ class WaitingQueue:
         self._count -= 1
         return heapq.heappop(self._heap)[1]
 
-    def dropped(self) -> None:
-        """One of them was finished from outside; it leaves the heap later."""
+    def drop(self) -> None:
+        """Counts out a sequence that was finished while it waited; it leaves the heap later."""
         self._count -= 1

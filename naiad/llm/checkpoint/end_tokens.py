@@ -1,5 +1,5 @@
-"""`eos_token_id` of a Hugging Face config: none, one or several. Apart from the models, so that
-whoever needs only this needs no torch."""
+"""Reads `eos_token_id` of a Hugging Face config: none, one or several. This is a separate file so
+that the OpenVINO engine can use it without torch."""
 
 from __future__ import annotations
 

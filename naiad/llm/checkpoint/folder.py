@@ -1,5 +1,4 @@
-"""A Hugging Face folder: config.json, generation_config.json, tokenizer.json and where its weights
-are."""
+"""Opens a Hugging Face folder: reads config.json, generation_config.json and tokenizer.json."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ class CheckpointFolder(msgspec.Struct, frozen=True):
     path: Path
     config: dict[str, Any]
     eos_token_ids: list[int]
-    """generation_config.json's where it has them: chat checkpoints end on more tokens than
-    config.json says."""
+    """From generation_config.json if it has them, because chat checkpoints end on more tokens than
+    config.json lists."""
 
 
 def open_folder(path: Path) -> CheckpointFolder:
@@ -36,7 +35,7 @@ def open_folder(path: Path) -> CheckpointFolder:
 
 
 def read_tokenizer(folder: CheckpointFolder) -> Tokenizer | None:
-    """None where the folder has none: the engine then takes and gives token ids only."""
+    """Returns None if the folder has none; the engine then accepts and returns only token ids."""
     path = folder.path / "tokenizer.json"
     if not path.exists():
         return None

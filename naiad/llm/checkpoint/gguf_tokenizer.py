@@ -1,9 +1,9 @@
-"""The tokenizer inside a GGUF file -> a tokenizers.Tokenizer.
+"""Builds a tokenizers.Tokenizer from the tokenizer in a GGUF file.
 
-Two kinds: "gpt2", byte-level BPE with its merges in the file, and "llama", SentencePiece's, whose
-merges follow from its scores.
-Rule: a pre-tokenizer that is not known is refused: guessing it would split texts differently than
-      the model was trained on.
+There are two kinds: "gpt2" is byte-level BPE with its merges in the file, and "llama" is
+SentencePiece, whose merges follow from its scores.
+Rule: an unknown pre-tokenizer is rejected, because a guess would split texts differently than in
+      the model's training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from naiad.errors import unsupported
 from naiad.llm.text.tokenizer import Tokenizer
 
 CONTROL, USER_DEFINED = 3, 4
-LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN2_SPLIT = LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
@@ -77,7 +80,8 @@ def _pre_tokenizer(name: str) -> Any:
     splits = {"llama-bpe": LLAMA3_SPLIT, "qwen2": QWEN2_SPLIT}
     if name not in splits:
         raise unsupported(
-            f"the GGUF file's pre-tokenizer is '{name}', expected default, gpt-2, smollm, {', '.join(splits)}"
+            f"the GGUF file's pre-tokenizer is '{name}', "
+            f"expected default, gpt-2, smollm, {', '.join(splits)}"
         )
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return pre_tokenizers.Sequence(
@@ -113,16 +117,16 @@ def _sentence_piece(metadata: dict[str, Any], tokens: list[str]) -> Backend:
 
 
 def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """Every way to put a token together from two others, the best-scored token first, as
+    """Returns every way to join two tokens into another one, the one with the best score first, as
     SentencePiece would merge."""
-    found = [
-        (-scores[index], vocabulary[word[:at]], vocabulary[word[at:]], word[:at], word[at:])
+    merges = [
+        (-scores[index], vocabulary[word[:cut]], vocabulary[word[cut:]], word[:cut], word[cut:])
         for word, index in vocabulary.items()
-        for at in range(1, len(word))
-        if word[:at] in vocabulary and word[at:] in vocabulary
+        for cut in range(1, len(word))
+        if word[:cut] in vocabulary and word[cut:] in vocabulary
     ]
-    found.sort()
-    return [(left, right) for _, _, _, left, right in found]
+    merges.sort()
+    return [(left, right) for _, _, _, left, right in merges]
 
 
 def _vocabulary(tokens: list[str]) -> dict[str, int]:

@@ -1,5 +1,5 @@
-"""Tensors of pytorch_model*.bin files. Only behind an explicit option; loaded with `weights_only`,
-so no code in them runs."""
+"""Reads tensors of pytorch_model*.bin files. This needs an explicit option. Files are loaded with
+`weights_only`, so no code in them runs."""
 
 from __future__ import annotations
 

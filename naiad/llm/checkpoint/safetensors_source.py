@@ -1,5 +1,5 @@
-"""Tensors of a Hugging Face folder: one safetensors file, or several with an index. Read straight
-to the device."""
+"""Reads tensors of a Hugging Face folder directly to the device, from one safetensors file or from
+several with an index."""
 
 from __future__ import annotations
 

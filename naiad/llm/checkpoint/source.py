@@ -1,5 +1,5 @@
-"""Where tensors come from, by name. Implementations: SafetensorsSource, GgufSource,
-PickleSource."""
+"""The interface for tensors by name. SafetensorsSource, GgufSource and PickleSource implement
+it."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ class TensorSource(Protocol):
     def names(self) -> set[str]: ...
 
     def get(self, name: str) -> Tensor:
-        """In the checkpoint's own dtype, on whatever device the source reads to."""
+        """Returns the tensor in the checkpoint's dtype, on the device that the source reads to."""

@@ -1,2 +1,2 @@
-"""What an answer may look like: schemas and expressions -> rules -> the text of a grammar that both
-engines' matchers read."""
+"""Grammars for structured output: schemas and expressions become rules, and rules become the text
+of a grammar that the matchers of both engines read."""

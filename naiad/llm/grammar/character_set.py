@@ -1,7 +1,7 @@
 """Sets of characters as sorted ranges of code points, and how they are written inside a JSON
 string.
 
-Surrogates are in none of them: an answer is UTF-8.
+No set contains surrogates, because a response is UTF-8.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def shared(one: Ranges, other: Ranges) -> Ranges:
     return united((low, high) for low, high in pairs if low <= high)
 
 
-def others(given: Ranges) -> Ranges:
-    """All that are not in it."""
+def others(ranges: Ranges) -> Ranges:
+    """Returns all characters that are not in `ranges`."""
     rest: list[tuple[int, int]] = []
-    at = 0
-    for low, high in united(given):
-        rest.append((at, low - 1))
-        at = high + 1
-    rest.append((at, 0x10FFFF))
+    start = 0
+    for low, high in united(ranges):
+        rest.append((start, low - 1))
+        start = high + 1
+    rest.append((start, 0x10FFFF))
     return shared(united((low, high) for low, high in rest if low <= high), ALL)
 
 
@@ -55,12 +55,12 @@ def of(text: str) -> Ranges:
 
 
 UNESCAPED = others(united([(0, 0x1F)], of('"\\')))
-"""What stands for itself inside a JSON string."""
+"""Characters that need no escape inside a JSON string."""
 
 
 def in_json(ranges: Ranges) -> Node:
-    """One of the characters, as JSON writes it. Rare control characters are left out where there
-    are others to choose from."""
+    """Returns a node for one of the characters as JSON writes it. Rare control characters are left
+    out unless there is nothing else."""
     options: list[Node] = []
     plain = shared(ranges, UNESCAPED)
     if plain:

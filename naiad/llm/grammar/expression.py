@@ -1,11 +1,11 @@
-"""Regular expressions (ECMA-262's, as JSON schema has them) -> nodes of a grammar that match all of
-the text.
+"""Reads regular expressions (ECMA-262, as in JSON schema) into nodes of a grammar that match a
+whole text.
 
 In:  the expression, and how a set of characters is written (as itself, or inside a JSON string).
-     Out: a Node.
-Rule: what a grammar cannot say is the request's INVALID_ARG: look-arounds, back-references, word
-      boundaries, anchors in the middle. Lazy and greedy repeats match the same texts. Anchors at
-      both ends are understood where they are left out.
+Out: a Node.
+Rule: what a grammar cannot express is the request's INVALID_ARG: look-arounds, back-references,
+      word boundaries, anchors in the middle. Lazy and greedy repeats match the same texts. Anchors
+      are implied at both ends.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def read_expression(expression: str, write: Write = Characters) -> Node:
     """Raises NaiadError."""
     reader = _Reader(expression, write)
     node = reader.choice(is_start=True, is_end=True, depth=0)
-    if reader.at < len(expression):
-        raise reader.refusal("')' that closes nothing")
+    if reader.position < len(expression):
+        raise reader.rejection("')' that closes nothing")
     return node
 
 
@@ -50,26 +50,27 @@ class _Reader:
     def __init__(self, expression: str, write: Write) -> None:
         self._text = expression
         self._write = write
-        self.at = 0
+        self.position = 0
 
-    def refusal(self, what: str) -> NaiadError:
+    def rejection(self, what: str) -> NaiadError:
         return invalid_arg(
-            f"the expression '{self._text[:80]}' has {what} at {self.at}, which cannot be enforced here"
+            f"the expression '{self._text[:80]}' has {what} at {self.position}, "
+            f"which cannot be enforced here"
         )
 
     def _next(self) -> str:
-        return self._text[self.at : self.at + 1]
+        return self._text[self.position : self.position + 1]
 
-    def _take(self, text: str) -> bool:
-        is_there = self._text.startswith(text, self.at)
-        self.at += len(text) if is_there else 0
-        return is_there
+    def _consume(self, text: str) -> bool:
+        is_next = self._text.startswith(text, self.position)
+        self.position += len(text) if is_next else 0
+        return is_next
 
     def choice(self, *, is_start: bool, is_end: bool, depth: int) -> Node:
         if depth > MAX_DEPTH:
-            raise self.refusal("too many groups inside each other")
+            raise self.rejection("too many groups inside each other")
         options = [self._series(is_start=is_start, is_end=is_end, depth=depth)]
-        while self._take("|"):
+        while self._consume("|"):
             options.append(self._series(is_start=is_start, is_end=is_end, depth=depth))
         return choice(*options)
 
@@ -78,13 +79,13 @@ class _Reader:
         while self._next() not in ("", "|", ")"):
             if self._next() == "^":
                 if not is_start or parts:
-                    raise self.refusal("'^'")
-                self.at += 1
+                    raise self.rejection("'^'")
+                self.position += 1
             elif self._next() == "$":
-                self.at += 1
+                self.position += 1
                 if not is_end or self._next() not in ("", "|", ")"):
-                    self.at -= 1
-                    raise self.refusal("'$'")
+                    self.position -= 1
+                    raise self.rejection("'$'")
             else:
                 parts.append(
                     self._repeated(is_start=is_start and not parts, is_end=is_end, depth=depth)
@@ -92,10 +93,10 @@ class _Reader:
         return series(*parts)
 
     def _repeated(self, *, is_start: bool, is_end: bool, depth: int) -> Node:
-        begin = self.at
+        begin = self.position
         node = self._atom(is_start=is_start, is_end=is_end, depth=depth)
         has_anchor = (
-            re.search(r"(?<!\\)[$^]", re.sub(r"\[[^\]]*\]", "", self._text[begin : self.at]))
+            re.search(r"(?<!\\)[$^]", re.sub(r"\[[^\]]*\]", "", self._text[begin : self.position]))
             is not None
         )
         count = self._count()
@@ -104,38 +105,40 @@ class _Reader:
                 has_anchor
                 and is_end
                 and self._next() not in ("", "|", ")")
-                and "$" in self._text[begin : self.at]
+                and "$" in self._text[begin : self.position]
             ):
-                raise self.refusal("'$' before")
+                raise self.rejection("'$' before")
             return node
         if has_anchor:
-            raise self.refusal("a repeated anchor")
-        self._take("?")  # laziness
-        if self._next() in ("+", "*", "?") or _COUNT.match(self._text, self.at):
-            raise self.refusal(f"'{self._next()}'")
+            raise self.rejection("a repeated anchor")
+        self._consume("?")  # laziness
+        if self._next() in ("+", "*", "?") or _COUNT.match(self._text, self.position):
+            raise self.rejection(f"'{self._next()}'")
         return repeat(node, *count)
 
     def _count(self) -> tuple[int, int | None] | None:
         for sign, count in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
-            if self._take(sign):
+            if self._consume(sign):
                 return count
-        found = _COUNT.match(self._text, self.at)
-        if found is None:
-            if re.compile(r"\{,\d+\}").match(self._text, self.at):
-                raise self.refusal("'{,', which some read as a repeat and others as text")
+        count_match = _COUNT.match(self._text, self.position)
+        if count_match is None:
+            if re.compile(r"\{,\d+\}").match(self._text, self.position):
+                raise self.rejection("'{,', which some read as a repeat and others as text")
             return None
-        self.at = found.end()
-        at_least = int(found[1])
-        at_most = at_least if found[2] is None else int(found[3]) if found[3] else None
+        self.position = count_match.end()
+        at_least = int(count_match[1])
+        if count_match[2] is None:
+            return at_least, at_least
+        at_most = int(count_match[3]) if count_match[3] else None
         if at_most is not None and at_most < at_least:
-            raise self.refusal("a repeat whose ends are in the wrong order")
+            raise self.rejection("a repeat whose ends are in the wrong order")
         return at_least, at_most
 
     def _atom(self, *, is_start: bool, is_end: bool, depth: int) -> Node:
         character = self._next()
         if character in ("*", "+", "?"):
-            raise self.refusal(f"'{character}' after nothing")
-        self.at += 1
+            raise self.rejection(f"'{character}' after nothing")
+        self.position += 1
         match character:
             case "(":
                 return self._group(is_start=is_start, is_end=is_end, depth=depth)
@@ -149,19 +152,19 @@ class _Reader:
                 return self._write(of(character))
 
     def _group(self, *, is_start: bool, is_end: bool, depth: int) -> Node:
-        if not self._take("?:") and self._next() == "?":
-            named = re.compile(r"\?P?<[A-Za-z_]\w*>").match(self._text, self.at)
+        if not self._consume("?:") and self._next() == "?":
+            named = re.compile(r"\?P?<[A-Za-z_]\w*>").match(self._text, self.position)
             if named is None:
-                raise self.refusal(f"'({self._text[self.at : self.at + 2]}'")
-            self.at = named.end()
+                raise self.rejection(f"'({self._text[self.position : self.position + 2]}'")
+            self.position = named.end()
         node = self.choice(is_start=is_start, is_end=is_end, depth=depth + 1)
-        if not self._take(")"):
-            raise self.refusal("'(' that is not closed")
+        if not self._consume(")"):
+            raise self.rejection("'(' that is not closed")
         return node
 
     def _escape(self, *, is_in_class: bool = False) -> Ranges:
         character = self._next()
-        self.at += 1
+        self.position += 1
         if character in _CLASSES:
             return _CLASSES[character]
         if character == "b" and is_in_class:
@@ -177,25 +180,28 @@ class _Reader:
             if character == sign:
                 return self._code(pattern)
         if character == "" or (character.isalnum() and character.isascii()):
-            self.at -= 2
-            raise self.refusal(f"'\\{character}'")
+            self.position -= 2
+            raise self.rejection(f"'\\{character}'")
         return of(character)
 
     def _code(self, pattern: str) -> Ranges:
-        found = re.compile(pattern).match(self._text, self.at)
-        code = -1 if found is None else int(found[0].strip("{}"), 16)
-        if found is None or code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-            raise self.refusal("a character code that is none")
-        self.at = found.end()
+        digits = re.compile(pattern).match(self._text, self.position)
+        code = -1 if digits is None else int(digits[0].strip("{}"), 16)
+        if digits is None or code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+            raise self.rejection("an invalid character code")
+        self.position = digits.end()
         return of(chr(code))
 
     def _class(self) -> Ranges:
-        is_negated = self._take("^")
-        found: Ranges = ()
-        while not self._take("]"):
+        is_negated = self._consume("^")
+        members: Ranges = ()
+        while not self._consume("]"):
             low = self._member()
-            if self._next() == "-" and self._text[self.at + 1 : self.at + 2] not in ("]", ""):
-                self.at += 1
+            if self._next() == "-" and self._text[self.position + 1 : self.position + 2] not in (
+                "]",
+                "",
+            ):
+                self.position += 1
                 high = self._member()
                 if (
                     len(low) != 1
@@ -204,17 +210,17 @@ class _Reader:
                     or high[0][0] != high[0][1]
                     or high < low
                 ):
-                    raise self.refusal("a range whose ends are none")
+                    raise self.rejection("an invalid range")
                 low = ((low[0][0], high[0][0]),)
-            found = united(found, low)
-        result = others(found) if is_negated else found
+            members = united(members, low)
+        result = others(members) if is_negated else members
         if not result:
-            raise self.refusal("a class of no characters")
+            raise self.rejection("a class of no characters")
         return result
 
     def _member(self) -> Ranges:
         character = self._next()
         if not character:
-            raise self.refusal("'[' that is not closed")
-        self.at += 1
+            raise self.rejection("'[' that is not closed")
+        self.position += 1
         return self._escape(is_in_class=True) if character == "\\" else of(character)

@@ -1,7 +1,8 @@
-"""Strings and free values of JSON as nodes: texts of a length, keys that are none of some names,
-anything at all.
+"""Nodes for JSON strings and arbitrary JSON values: strings of a given length, keys other than some
+names, any value.
 
-Written on one line, with ", " and ": " between things, as most models were taught.
+JSON is written on one line, with ", " and ": " as separators, because most models were trained on
+that.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ INTEGER = Rule("json-integer")
 NUMBER = Rule("json-number")
 _HEX = Characters(((0x30, 0x39), (0x41, 0x46), (0x61, 0x66)))
 _NOT_D = Characters(((0x30, 0x39), (0x41, 0x43), (0x45, 0x46), (0x61, 0x63), (0x65, 0x66)))
-# Surrogates are left out: two of them would be one character, and one alone is none.
+# Surrogates are left out: two of them would be one character, and one alone is not a character.
 _CODE = choice(
     series(_NOT_D, repeat(_HEX, 3, 3)),
     series(Characters(of("dD")), Characters(((0x30, 0x37),)), repeat(_HEX, 2, 2)),
@@ -41,7 +42,7 @@ MAX_CHAIN = 256
 
 
 def free_rules() -> Rules:
-    """What VALUE, OBJECT, ARRAY, STRING, INTEGER and NUMBER stand for."""
+    """Returns the rules that VALUE, OBJECT, ARRAY, STRING, INTEGER and NUMBER refer to."""
     pair = series(STRING, ": ", VALUE)
     rules: Rules = {}
     return {
@@ -60,8 +61,8 @@ def free_rules() -> Rules:
 
 
 def sized_string(at_least: int, at_most: int | None, rules: Rules) -> Node:
-    """A rule for every character that may still come, shared by texts of all lengths. Very long
-    ones do without escapes instead."""
+    """Adds a rule for every number of characters that may still follow, shared by strings of all
+    lengths. Very long strings have no escapes instead."""
     if at_most is not None and at_most > MAX_CHAIN:
         return series('"', repeat(PLAIN, at_least, at_most), '"')
     lengths = [
@@ -87,13 +88,14 @@ def _text_name(needed: int, left: int | None) -> str:
     return f"text-{needed}-{'any' if left is None else left}"
 
 
-def key_beside(names: list[str], rules: Rules, prefix: str) -> Node:
-    """A string that is none of `names`, in plain characters. A rule for every beginning of them."""
+def key_other_than(names: list[str], rules: Rules, prefix: str) -> Node:
+    """Returns a node for a string of plain characters that is not one of `names`. Adds a rule for
+    every prefix of the names."""
     free = repeat(PLAIN, 0, None)
 
     def after(beginning: str) -> Node:
         name = f"{prefix}-{len(rules)}"
-        rules[name] = EMPTY  # its place
+        rules[name] = EMPTY  # reserves the name
         longer = sorted(
             {
                 each[len(beginning)]

@@ -1,7 +1,8 @@
-"""Numbers of a JSON schema -> nodes: whole ones, decimal ones, within limits, multiples.
+"""Builds nodes for the numbers of a JSON schema: integers, decimals, numbers within limits,
+multiples.
 
-Rule: no more digits than a double holds exactly, so that every client reads the number that was
-      written, and limits hold after rounding.
+Rule: a number has no more digits than a double holds exactly, so that every client reads the number
+      that was written, and limits hold after rounding.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from naiad.llm.grammar.rules import Characters, Node, Rule, Rules, choice, optio
 MAX_DIGITS = 15
 MAX_LIMIT = 10**MAX_DIGITS
 MAX_EXCLUSIVE_DIGITS = 12
-"""So that nothing beside such a limit is rounded to it."""
+"""Maximum digits of an exclusive limit, so that no number next to it is rounded to it."""
 MAX_LISTED = 1000
-"""Multiples within limits are listed one by one."""
+"""Maximum number of multiples within limits; they are listed one by one."""
 
 
 def digit(low: int = 0, high: int = 9) -> Node:
@@ -42,7 +43,7 @@ NUMBER = series(
 
 
 class Limits:
-    """Raises NaiadError for limits that are none."""
+    """The limits of a schema. Raises NaiadError for limits that are not numbers."""
 
     def __init__(self, schema: dict[str, object], path: str) -> None:
         self.low, self.is_above = self._strictest(schema, "minimum", "exclusiveMinimum", 1, path)
@@ -52,7 +53,7 @@ class Limits:
     def _strictest(
         schema: dict[str, object], name: str, exclusive: str, sign: int, path: str
     ) -> tuple[Decimal | None, bool]:
-        found: list[tuple[Decimal, bool]] = []
+        candidates: list[tuple[Decimal, bool]] = []
         for key in (name, exclusive):
             value = schema.get(key)
             if value is None:
@@ -66,12 +67,13 @@ class Limits:
             limit = Decimal(repr(value))
             if abs(limit) >= MAX_LIMIT or len(limit.normalize().as_tuple().digits) > MAX_DIGITS:
                 raise invalid_arg(
-                    f"keyword '{key}' of more than {MAX_DIGITS} digits at '{path}' of the schema cannot be enforced here"
+                    f"keyword '{key}' of more than {MAX_DIGITS} digits at '{path}' of the schema "
+                    f"cannot be enforced here"
                 )
-            found.append((limit * sign, key == exclusive))
-        if not found:
+            candidates.append((limit * sign, key == exclusive))
+        if not candidates:
             return None, False
-        limit, is_exclusive = max(found)
+        limit, is_exclusive = max(candidates)
         return limit * sign, is_exclusive
 
     @property
@@ -80,7 +82,7 @@ class Limits:
 
 
 def integers(limits: Limits, path: str) -> Node:
-    """Within limits. Raises NaiadError when there are none."""
+    """Returns a node for the integers within limits. Raises NaiadError if there are none."""
     low, high = _whole_ends(limits)
     if low > high:
         raise invalid_arg(f"no value fits the schema at '{path}'")
@@ -102,7 +104,8 @@ def _whole_ends(limits: Limits) -> tuple[int, int]:
 
 
 def _whole_between(low: int, high: int) -> list[Node]:
-    """Both included, none negative: one option for each number of digits and common beginning."""
+    """Returns options for the integers from `low` to `high`, which are not negative: one for each
+    number of digits and common prefix."""
     options: list[Node] = []
     for size in range(len(str(low)), len(str(high)) + 1):
         first = max(low, 10 ** (size - 1) if size > 1 else 0)
@@ -134,13 +137,14 @@ def _same_size(low: str, high: str) -> list[Node]:
 
 
 def multiples(step: int, limits: Limits, name: str, rules: Rules, path: str) -> Node:
-    """`name`: a beginning for names of rules, one for each remainder."""
+    """Adds a rule for each remainder; `name` is the prefix of their names."""
     if limits.are_set:
         low, high = _whole_ends(limits)
         first, last = -(-low // step), high // step
         if last - first >= MAX_LISTED:
             raise invalid_arg(
-                f"keyword 'multipleOf' at '{path}' of the schema cannot be enforced here beside limits so far apart"
+                f"keyword 'multipleOf' at '{path}' of the schema cannot be enforced here "
+                f"with limits so far apart"
             )
         if first > last:
             raise invalid_arg(f"no value fits the schema at '{path}'")
@@ -156,7 +160,7 @@ def multiples(step: int, limits: Limits, name: str, rules: Rules, path: str) -> 
 
 
 def numbers(limits: Limits, path: str) -> Node:
-    """Within limits. Raises NaiadError when there are none."""
+    """Returns a node for the numbers within limits. Raises NaiadError if there are none."""
     low = limits.low if limits.low is not None else Decimal(1 - MAX_LIMIT)
     high = limits.high if limits.high is not None else Decimal(MAX_LIMIT - 1)
     if low > high or (low == high and (limits.is_above or limits.is_below)):
@@ -167,7 +171,8 @@ def numbers(limits: Limits, path: str) -> Node:
             and len(str(abs(int(limit)))) + len(_fraction(limit)) > MAX_EXCLUSIVE_DIGITS
         ):
             raise invalid_arg(
-                f"an exclusive limit of so many digits at '{path}' of the schema cannot be enforced here"
+                f"an exclusive limit of more than {MAX_EXCLUSIVE_DIGITS} digits at '{path}' "
+                f"of the schema cannot be enforced here"
             )
     options: list[Node] = []
     if low < 0:
@@ -186,7 +191,7 @@ def numbers(limits: Limits, path: str) -> Node:
 
 
 def _between(low: Decimal, high: Decimal, is_above: bool, is_below: bool) -> list[Node]:
-    """Of numbers that are not negative."""
+    """Returns options for the numbers between two limits that are not negative."""
     whole_low, whole_high = int(low), int(high)
     part_low, part_high = _fraction(low), _fraction(high)
     room = max(1, MAX_DIGITS - len(str(whole_high)) - max(len(part_low), len(part_high), 1))
@@ -215,15 +220,15 @@ def _fraction(value: Decimal) -> str:
 
 
 def _fractions(low: str, high: str | None, is_above: bool, is_below: bool, room: int) -> list[Node]:
-    """What follows a whole part: nothing, or a point and digits, from 0.`low` to 0.`high` (None: up
-    to 1)."""
+    """Returns options for what follows the integer part: nothing, or a point and digits, from
+    0.`low` to 0.`high` (up to 1 if `high` is None)."""
     size = max(len(low), len(high or ""), 1)
     options: list[Node] = []
     if not low and not is_above and (high != "" or not is_below):
         options.append(series(""))
     first, last = low.ljust(size, "0"), "9" * size if high is None else high.ljust(size, "0")
-    # Fixed digits as far as the limits have them; the tail is free inside, and must not cross a
-    # limit at its ends.
+    # Digits are fixed as far as the limits have digits. Further digits are free between the limits,
+    # but must not cross a limit at either end.
     lowest, highest = int(first), int(last) if high is None else int(last) - 1
     if is_above:
         if lowest <= highest:

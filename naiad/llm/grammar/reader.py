@@ -1,8 +1,7 @@
-"""A user's own grammar, in the notation of GBNF and xgrammar -> rules.
+"""Reads a user's own grammar, in the notation of GBNF and xgrammar, into rules.
 
-Rule: it is read here, completely, and written anew by `render`: what an engine gets is never a text
-      that came from outside.
-Refused: look-aheads, tags and macros of one library or another.
+Rule: the grammar is parsed completely here and written again by `render`, so an engine never gets
+      text that a client wrote. Look-aheads, tags and macros of particular libraries are rejected.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from naiad.llm.grammar.rules import Characters, Node, Repeat, Rule, Rules, choic
 
 MAX_DEPTH = 100
 _TOKEN = re.compile(
-    r"""(?P<space>(?:[ \t\r\n]|\#[^\n]*)+)|(?P<define>::=)|(?P<text>"(?:\\.|[^"\\\n])*")|(?P<class>\[(?:\\.|[^\]\\\n])*\])"""
+    r"""(?P<space>(?:[ \t\r\n]|\#[^\n]*)+)|(?P<define>::=)|(?P<text>"(?:\\.|[^"\\\n])*")"""
+    r"""|(?P<class>\[(?:\\.|[^\]\\\n])*\])"""
     r"""|(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)|(?P<count>\{\s*\d+\s*(?:,\s*\d*\s*)?\}|[*+?])|(?P<sign>[()|])""",
     re.DOTALL,
 )
@@ -37,20 +37,20 @@ class _Reader:
         while at < len(text):
             found = _TOKEN.match(text, at)
             if found is None:
-                raise _refusal(text, at, f"'{text[at : at + 10]}'")
+                raise _rejection(text, at, f"'{text[at : at + 10]}'")
             if found.lastgroup != "space":
                 self._tokens.append((str(found.lastgroup), found[0], at))
             at = found.end()
         self._text = text
-        self._at = 0
+        self._index = 0
 
     def _peek(self, ahead: int = 0) -> tuple[str, str, int]:
-        at = self._at + ahead
+        at = self._index + ahead
         return self._tokens[at] if at < len(self._tokens) else ("end", "", len(self._text))
 
     def _unexpected(self) -> NaiadError:
         kind, word, at = self._peek()
-        return _refusal(self._text, at, "its end" if kind == "end" else f"'{word[:40]}'")
+        return _rejection(self._text, at, "its end" if kind == "end" else f"'{word[:40]}'")
 
     def rules(self) -> Rules:
         found: Rules = {}
@@ -60,7 +60,7 @@ class _Reader:
                 raise self._unexpected()
             if name in found:
                 raise invalid_arg(f"the grammar has two rules '{name}'")
-            self._at += 2
+            self._index += 2
             found[name] = self._choice(0)
         return found
 
@@ -69,7 +69,7 @@ class _Reader:
             raise invalid_arg("the grammar has too many groups inside each other")
         options = [self._series(depth)]
         while self._peek()[1] == "|":
-            self._at += 1
+            self._index += 1
             options.append(self._series(depth))
         return choice(*options)
 
@@ -89,7 +89,7 @@ class _Reader:
         node = self._atom(depth)
         while self._peek()[0] == "count":
             node = self._counted(node, self._peek()[1])
-            self._at += 1
+            self._index += 1
         return node
 
     def _counted(self, node: Node, word: str) -> Node:
@@ -107,23 +107,23 @@ class _Reader:
         kind, word, at = self._peek()
         match kind:
             case "text":
-                self._at += 1
+                self._index += 1
                 return series("".join(chr(code) for code, _ in _codes(word[1:-1], self._text, at)))
             case "class":
-                self._at += 1
+                self._index += 1
                 return Characters(_class(word[1:-1], self._text, at))
             case "name":
-                self._at += 1
+                self._index += 1
                 if self._peek()[1] == "(" and self._peek()[2] == at + len(word):
                     raise self._unexpected()  # a macro
                 return Rule(word)
         if word != "(":
             raise self._unexpected()
-        self._at += 1
+        self._index += 1
         node = self._choice(depth + 1)
         if self._peek()[1] != ")":
             raise self._unexpected()
-        self._at += 1
+        self._index += 1
         return node
 
 
@@ -137,17 +137,17 @@ def _class(word: str, text: str, at: int) -> Ranges:
         is_range = place + 2 < len(codes) and codes[place + 1] == (0x2D, False)
         last = codes[place + 2][0] if is_range else code
         if last < code:
-            raise _refusal(text, at, f"'[{word[:40]}]', a range in the wrong order")
+            raise _rejection(text, at, f"'[{word[:40]}]', a range in the wrong order")
         found.append((code, last))
         place += 3 if is_range else 1
     ranges = others(united(found)) if is_negated else united(found)
     if not ranges:
-        raise _refusal(text, at, "a class of no characters")
+        raise _rejection(text, at, "a class of no characters")
     return ranges
 
 
 def _codes(word: str, text: str, at: int) -> list[tuple[int, bool]]:
-    """Code points, and whether each was written with a backslash."""
+    """Returns code points, and whether each was written with a backslash."""
     found: list[tuple[int, bool]] = []
     for part in _ESCAPE.finditer(word):
         digits = part[1] or part[2] or part[3]
@@ -158,11 +158,11 @@ def _codes(word: str, text: str, at: int) -> list[tuple[int, bool]]:
         )
         is_letter = part[4] is not None and part[4] not in _CONTROLS and part[4].isalnum()
         if is_letter or code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-            raise _refusal(text, at, f"'{part[0]}'")
+            raise _rejection(text, at, f"'{part[0]}'")
         found.append((code, part[0] != part[5]))
     return found
 
 
-def _refusal(text: str, at: int, what: str) -> NaiadError:
+def _rejection(text: str, at: int, what: str) -> NaiadError:
     line = text.count("\n", 0, at) + 1
     return invalid_arg(f"the grammar has {what} in line {line}, which cannot be used")

@@ -1,5 +1,5 @@
-"""Where a `$ref` of a JSON schema leads: a place inside the same schema, by its JSON pointer (RFC
-6901) after the `#`."""
+"""Resolves a `$ref` of a JSON schema: the part of the same schema that the JSON pointer (RFC 6901)
+after the `#` names."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from naiad.errors import invalid_arg
 
 
 def find_reference(root: Any, pointer: Any, path: str) -> Any:
-    """`path`: where in the schema it stands, for the words of the error. Raises NaiadError."""
+    """`path` is the position of the reference, for error messages. Raises NaiadError."""
     if not isinstance(pointer, str) or not re.match(r"#(/|$)", pointer):
         raise invalid_arg(
-            f"'$ref' at '{path}' of the schema is {json.dumps(pointer)[:80]}, expected a place inside it ('#/...')"
+            f"'$ref' at '{path}' of the schema is {json.dumps(pointer)[:80]}, "
+            f"expected a place inside it ('#/...')"
         )
-    found = root
+    target = root
     for part in pointer.split("/")[1:]:
         name = unquote(part).replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, dict) or name not in found:
+        if not isinstance(target, dict) or name not in target:
             raise invalid_arg(
-                f"'$ref' at '{path}' of the schema is '{pointer}', and there is no such place in it that could be used"
+                f"'$ref' at '{path}' of the schema is '{pointer}', "
+                f"and there is no such place in it that could be used"
             )
-        found = found[name]
-    return found
+        target = target[name]
+    return target

@@ -1,10 +1,10 @@
-"""A context-free grammar over characters: rules by name, of which `root` is the whole answer.
+"""A context-free grammar over characters: rules by name, of which `root` is the whole response.
 
-In:  what the readers beside this file make of schemas, expressions and users' own grammars. Out:
-     its text, in the dialect of xgrammar.
-Rule: `render` writes only what every version of that library reads, and `check` lets nothing
-      through that its matcher could not end: a grammar that one request brings must never be able
-      to hurt the engine of all.
+In:  rules from the readers of schemas, expressions and users' own grammars. Out: the grammar's
+     text, in the dialect of xgrammar.
+Rule: `render` writes only what every version of xgrammar reads, and `check` rejects every grammar
+      that its matcher could not end. One request's grammar must never harm the engine, which serves
+      all requests.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from naiad.errors import invalid_arg
 
 MAX_GRAMMAR_BYTES = 256 << 10
 MAX_REPEATS = 4096
-"""Of one element, and of all together."""
+"""Maximum sum of all repeat counts of a grammar."""
 MAX_WIDE = 4096
-"""Places in a grammar where nearly everything may stand. Each takes some 10 ms to compile."""
+"""Maximum number of places that allow nearly any character. Each takes some 10 ms to compile."""
 WIDE = 256
-"""Characters that such a place allows."""
+"""A place that allows more characters than this counts as wide."""
 ROOT = "root"
 
 
@@ -31,7 +31,7 @@ class Text(msgspec.Struct, frozen=True):
 
 
 class Characters(msgspec.Struct, frozen=True):
-    """One character out of these ranges of code points, both ends included."""
+    """One character from these ranges of code points, both ends included."""
 
     ranges: tuple[tuple[int, int], ...]
 
@@ -69,7 +69,7 @@ def series(*parts: Node | str) -> Node:
 
 
 def choice(*options: Node | str) -> Node:
-    """Options that say the same count once."""
+    """Equal options are written once."""
     nodes = tuple(
         dict.fromkeys(Text(option) if isinstance(option, str) else option for option in options)
     )
@@ -87,8 +87,8 @@ def optional(node: Node) -> Node:
 
 
 def check(rules: Rules) -> None:
-    """Raises NaiadError: names without a rule, repeats without measure, rules that begin with
-    themselves, and those that cannot end."""
+    """Raises NaiadError for names without a rule, too many repeats, rules that begin with
+    themselves, and a grammar that cannot end."""
     total = 0
     for name, node in rules.items():
         for part in walk(node):
@@ -105,29 +105,30 @@ def check(rules: Rules) -> None:
     if ROOT not in rules:
         raise invalid_arg(f"the grammar has no rule '{ROOT}'")
     empty = _least(rules, _can_be_empty)
-    _refuse_left_recursion(rules, empty)
+    _reject_left_recursion(rules, empty)
     if ROOT not in _least(rules, _can_end):
-        raise invalid_arg("no answer fits the grammar: it has no end")
+        raise invalid_arg("no response fits the grammar: it has no end")
 
 
 def walk(node: Node) -> list[Node]:
-    """The node and all below it."""
-    found = [node]
-    for at in found:
-        match at:
+    """Returns the node and all nodes below it."""
+    nodes = [node]
+    for current in nodes:
+        match current:
             case Series(parts):
-                found.extend(parts)
+                nodes.extend(parts)
             case Choice(options):
-                found.extend(options)
+                nodes.extend(options)
             case Repeat(inner):
-                found.append(inner)
+                nodes.append(inner)
             case _:
                 pass
-    return found
+    return nodes
 
 
 def _least(rules: Rules, holds: Holds) -> set[str]:
-    """The rules for which it holds, as far as it follows from others for which it does."""
+    """Returns the smallest set of rules that have the property: those for which it follows from
+    other rules in the set."""
     known: set[str] = set()
     has_grown = True
     while has_grown:
@@ -138,10 +139,10 @@ def _least(rules: Rules, holds: Holds) -> set[str]:
 
 
 class Holds(msgspec.Struct, frozen=True):
-    """A property of nodes that follows from that of their parts."""
+    """A property of nodes that follows from the property of their parts."""
 
     of_text: bool
-    """Of a text that is not empty, and of characters."""
+    """True if non-empty texts and characters have the property."""
 
     def __call__(self, node: Node, known: set[str]) -> bool:
         match node:
@@ -163,8 +164,8 @@ _can_be_empty = Holds(of_text=False)
 _can_end = Holds(of_text=True)
 
 
-def _refuse_left_recursion(rules: Rules, empty: set[str]) -> None:
-    """A matcher would follow such a rule without ever reading a character."""
+def _reject_left_recursion(rules: Rules, empty: set[str]) -> None:
+    """Rejects rules that a matcher would follow without ever reading a character."""
     first = {name: _first(node, empty) for name, node in rules.items()}
     for name in rules:
         reached: set[str] = set()
@@ -178,7 +179,7 @@ def _refuse_left_recursion(rules: Rules, empty: set[str]) -> None:
 
 
 def _first(node: Node, empty: set[str]) -> set[str]:
-    """The rules that can stand at its beginning."""
+    """Returns the rules that the node can begin with."""
     match node:
         case Rule(name):
             return {name}
@@ -187,12 +188,12 @@ def _first(node: Node, empty: set[str]) -> set[str]:
         case Repeat(inner):
             return _first(inner, empty)
         case Series(parts):
-            found: set[str] = set()
+            names: set[str] = set()
             for part in parts:
-                found |= _first(part, empty)
+                names |= _first(part, empty)
                 if not _can_be_empty(part, empty):
                     break
-            return found
+            return names
         case _:
             return set()
 
@@ -212,12 +213,14 @@ def num_wide(node: Node) -> int:
 
 
 def render(rules: Rules, max_wide: int = MAX_WIDE) -> str:
-    """Raises NaiadError for a grammar that is too large, and for what `check` refuses."""
+    """Returns the grammar's text. Raises NaiadError for a grammar that is too large or that `check`
+    rejects."""
     check(rules)
     wide = sum(map(num_wide, rules.values()))
     if wide > max_wide:
         raise invalid_arg(
-            f"the grammar has {wide} places for any character, counting repeats; this engine takes {max_wide}"
+            f"the grammar has {wide} places for any character, counting repeats; "
+            f"this engine accepts {max_wide}"
         )
     text = "".join(f"{name} ::= {_expression(node)}\n" for name, node in rules.items())
     if len(text.encode()) > MAX_GRAMMAR_BYTES:
@@ -256,11 +259,11 @@ def _count(at_least: int, at_most: int | None) -> str:
 
 
 def utf8_blocks(low: int, high: int) -> Iterator[tuple[int, int]]:
-    """The range in parts, in each of which every byte of a character's UTF-8 has a range of its
-    own, whatever the others are.
+    """Splits the range into parts in which every byte of a character's UTF-8 has a range that does
+    not depend on the other bytes.
 
-    OpenVINO's version of the library takes all ranges for such: of others it allows bytes that are
-    no UTF-8 at all.
+    OpenVINO's version of the library assumes this of all ranges; for others it allows bytes that
+    are not UTF-8.
     """
     for last in (0x7F, 0x7FF, 0xFFFF):
         if low <= last < high:

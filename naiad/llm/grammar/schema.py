@@ -1,8 +1,9 @@
-"""A plain JSON schema (naiad/backends/llm/schema.py says which) -> the rules of a grammar.
+"""Builds the rules of a grammar from a plain JSON schema, which naiad/backends/llm/schema.py
+defines.
 
 Rule: every text that the rules allow is JSON that fits the schema. They may allow less: objects
-      have the listed properties in their order, numbers a limited number of digits, patterns fit
-      the whole of their text.
+      have the listed properties in the listed order, numbers have a limited number of digits, and
+      patterns match the whole text.
 """
 
 from __future__ import annotations
@@ -32,16 +33,15 @@ from naiad.llm.grammar.text_format import FORMATS
 
 Schema: TypeAlias = dict[str, Any]
 MAX_TEXT = 4000
-"""Characters of a text that has a limit."""
+"""Maximum length of a string whose schema has a maxLength."""
 MAX_NEEDED = 256
 MAX_ITEMS = 256
-"""Of arrays that have a limit."""
+"""Maximum length of an array whose schema has a maxItems."""
 _SCALARS = {"boolean": choice("true", "false"), "null": series("null")}
 
 
 def schema_rules(schema: Any, max_text: int = MAX_TEXT) -> Rules:
-    """`max_text`: longer texts are not written where the schema has a limit at all. Raises
-    NaiadError."""
+    """`max_text` bounds the length of strings whose schema has a maxLength. Raises NaiadError."""
     writer = _Writer(schema, max_text)
     try:
         writer.rules[ROOT] = writer.node(schema, "#")
@@ -58,20 +58,20 @@ class _Writer:
         self._places: dict[str, str] = {}
         """Pointer of a reference -> its rule."""
         self._open: list[str] = []
-        """References that are being followed without a character written since."""
+        """References that are being followed with no character written since."""
         self._numbers = itertools.count()
 
     def whole(self) -> Rules:
-        """Those that `root` leads to: what belongs to a branch that nothing fits is left behind."""
+        """Returns the rules that `root` reaches, without those of branches that no value fits."""
         known = self.rules | json_text.free_rules()
-        found = [ROOT]
-        for name in found:
-            found += [
+        names = [ROOT]
+        for name in names:
+            names += [
                 part.name
                 for part in walk(known[name])
-                if isinstance(part, Rule) and part.name not in found
+                if isinstance(part, Rule) and part.name not in names
             ]
-        return {name: known[name] for name in dict.fromkeys(found)}
+        return {name: known[name] for name in dict.fromkeys(names)}
 
     def node(self, schema: Any, path: str) -> Node:
         if schema is True or schema == {}:
@@ -91,7 +91,7 @@ class _Writer:
         return choice(*(self._typed(kind, schema, path) for kind in kinds))
 
     def _inner(self, schema: Any, path: str) -> Node:
-        """Behind a character: whatever is followed from here on may come again."""
+        """Builds a node that follows a character, so every reference may be followed again."""
         held, self._open = self._open, []
         try:
             return self.node(schema, path)
@@ -100,10 +100,10 @@ class _Writer:
 
     def _reference(self, pointer: str, path: str) -> Node:
         if pointer in self._open:
-            raise _none(path)  # it says nothing that is not said already
+            raise _none(path)  # a reference to itself adds no values
         if pointer not in self._places:
             name = self._places[pointer] = f"ref-{next(self._numbers)}"
-            self.rules[name] = EMPTY  # its place
+            self.rules[name] = EMPTY  # reserves the name
             self._open.append(pointer)
             try:
                 self.rules[name] = self.node(find_reference(self._root, pointer, path), pointer)
@@ -115,13 +115,13 @@ class _Writer:
         return Rule(self._places[pointer])
 
     def _any(self, branches: list[Any], path: str) -> Node:
-        """Branches that no value fits are left out; where all are, the first one's words say
-        why."""
+        """Leaves out branches that no value fits. If that is all of them, raises the error of the
+        first one."""
         options: list[Node] = []
         failure: NaiadError | None = None
-        for at, branch in enumerate(branches):
+        for index, branch in enumerate(branches):
             try:
-                options.append(self.node(branch, f"{path}/anyOf/{at}"))
+                options.append(self.node(branch, f"{path}/anyOf/{index}"))
             except NaiadError as error:
                 if "no value fits" not in error.message:
                     raise
@@ -150,7 +150,8 @@ class _Writer:
             case "boolean" | "null":
                 return _SCALARS[kind]
         raise invalid_arg(
-            f"keyword 'type' at '{path}' of the schema is {json.dumps(kind)[:80]}, which is no type of JSON"
+            f"keyword 'type' at '{path}' of the schema is {json.dumps(kind)[:80]}, "
+            f"which is not a JSON type"
         )
 
     def _string(self, schema: Schema, path: str) -> Node:
@@ -169,7 +170,8 @@ class _Writer:
             raise _none(path)
         if at_least > MAX_NEEDED:
             raise invalid_arg(
-                f"keyword 'minLength' above {MAX_NEEDED} at '{path}' of the schema cannot be enforced here"
+                f"keyword 'minLength' above {MAX_NEEDED} at '{path}' of the schema "
+                f"cannot be enforced here"
             )
         at_most = None if at_most is None else min(at_most, self._max_text)
         return json_text.sized_string(
@@ -193,13 +195,13 @@ class _Writer:
                 raise _none(path)
             at_most = min(at_most, max(at_least, MAX_ITEMS))
             prefix = prefix[:at_most]
-        nodes = [self._inner(item, f"{path}/prefixItems/{at}") for at, item in enumerate(prefix)]
+        nodes = [
+            self._inner(item, f"{path}/prefixItems/{index}") for index, item in enumerate(prefix)
+        ]
         rest: Node = EMPTY
         has_rest = at_most is None or at_most > len(prefix)
-        least, most = (
-            max(0, at_least - len(prefix)),
-            None if at_most is None else at_most - len(prefix),
-        )
+        least = max(0, at_least - len(prefix))
+        most = None if at_most is None else at_most - len(prefix)
         if has_rest and not prefix:
             return series(
                 "[", self._list(self._named(self._inner(items, f"{path}/items")), least, most), "]"
@@ -208,9 +210,9 @@ class _Writer:
             rest = repeat(
                 series(", ", self._named(self._inner(items, f"{path}/items"))), least, most
             )
-        for at in range(len(nodes) - 1, -1, -1):
-            here = series(", " if at else "", nodes[at], rest)
-            rest = here if at < at_least else optional(here)
+        for index in range(len(nodes) - 1, -1, -1):
+            item = series(", " if index else "", nodes[index], rest)
+            rest = item if index < at_least else optional(item)
         return series("[", rest, "]")
 
     def _list(self, item: Node, at_least: int, at_most: int | None) -> Node:
@@ -223,7 +225,7 @@ class _Writer:
         return more if at_least else optional(more)
 
     def _named(self, node: Node) -> Node:
-        """What is used twice becomes a rule."""
+        """Makes a rule of a node that is used twice."""
         if isinstance(node, Rule):
             return node
         name = f"part-{next(self._numbers)}"
@@ -245,7 +247,7 @@ class _Writer:
         if at_most is not None and len(required) > at_most:
             raise _none(path)
         fields, required = self._usable(fields, required, at_most, path)
-        for name in fields:  # the smallest number is reached by what is listed first
+        for name in fields:  # the first listed properties fill up minProperties
             if len(required) < at_least:
                 required.add(name)
         lacking = at_least - len(required)
@@ -253,7 +255,8 @@ class _Writer:
             raise _none(path)
         if lacking > 1:
             raise invalid_arg(
-                f"keyword 'minProperties' at '{path}' of the schema cannot be enforced here: two names could be the same"
+                f"keyword 'minProperties' at '{path}' of the schema cannot be enforced here: "
+                f"two names could be the same"
             )
         spare = None if at_most is None else at_most - len(fields)
         ends = self._ends(more, max(0, lacking), spare)
@@ -269,7 +272,7 @@ class _Writer:
     def _usable(
         self, fields: Schema, required: set[str], at_most: int | None, path: str
     ) -> tuple[Schema, set[str]]:
-        """Without those that nothing fits, and no more than there may be."""
+        """Leaves out properties that no value fits and optional ones beyond `at_most`."""
         kept: Schema = {}
         room = len(fields) if at_most is None else at_most - len(required)
         for name, field in fields.items():
@@ -284,32 +287,32 @@ class _Writer:
         return kept, set(required)
 
     def _further(self, schema: Schema, names: list[str], path: str) -> Node | None:
-        """A pair whose name is not listed."""
+        """Returns a node for a pair whose name is not listed, or None if there may be none."""
         patterns = schema.get("patternProperties", {})
         other = schema.get("additionalProperties", True)
         if patterns:
             if len(patterns) > 1:
                 raise invalid_arg(
-                    f"keyword 'patternProperties' with several patterns at '{path}' of the schema cannot be enforced here"
+                    f"keyword 'patternProperties' with several patterns at '{path}' of the schema "
+                    f"cannot be enforced here"
                 )
             ((pattern, value),) = patterns.items()
             key = series('"', read_expression(pattern, in_json), '"')
-            return (
-                None
-                if value is False
-                else self._pair(key, self._inner(value, f"{path}/patternProperties"))
-            )
+            if value is False:
+                return None
+            return self._pair(key, self._inner(value, f"{path}/patternProperties"))
         if other is False:
             return None
         if "propertyNames" in schema:
             if names:
                 raise invalid_arg(
-                    f"keyword 'propertyNames' beside 'properties' at '{path}' of the schema cannot be enforced here"
+                    f"keyword 'propertyNames' next to 'properties' at '{path}' of the schema "
+                    f"cannot be enforced here"
                 )
             key = self._key(schema["propertyNames"], path)
         else:
             key = (
-                json_text.key_beside(names, self.rules, f"key-{next(self._numbers)}")
+                json_text.key_other_than(names, self.rules, f"key-{next(self._numbers)}")
                 if names
                 else json_text.STRING
             )
@@ -335,21 +338,22 @@ class _Writer:
         return self._named(series(key, ": ", value))
 
     def _ends(self, more: Node | None, at_least: int, at_most: int | None) -> tuple[Node, Node]:
-        """What may follow the listed ones: when none of them was written, and when some were."""
+        """Returns what may follow the listed properties if none of them was written, and if some
+        were."""
         if more is None or at_most == 0:
             return EMPTY, EMPTY
         return self._list(more, at_least, at_most), repeat(series(", ", more), at_least, at_most)
 
     def _pairs(self, pairs: list[tuple[Node, bool]], first: Node, later: Node) -> Node:
-        """From the last to the first: `first` goes on when nothing was written yet, `later` when
-        something was."""
+        """Works from the last pair to the first: `first` continues an object with no pair yet,
+        `later` one that has a pair."""
         num_leading = next(
-            (at for at, (_, is_required) in enumerate(pairs) if is_required), len(pairs)
+            (index for index, (_, is_required) in enumerate(pairs) if is_required), len(pairs)
         )
-        for at in range(len(pairs) - 1, -1, -1):
-            pair, is_required = pairs[at]
-            if at <= num_leading:  # it may be the first one written, or not
-                pair = self._named(pair) if at else pair
+        for index in range(len(pairs) - 1, -1, -1):
+            pair, is_required = pairs[index]
+            if index <= num_leading:  # the pair may be the first one written, or not
+                pair = self._named(pair) if index else pair
                 later = self._named(later) if later != EMPTY and num_leading else later
                 first = series(pair, later) if is_required else choice(series(pair, later), first)
             later = (
@@ -379,7 +383,8 @@ def _counts(schema: Schema, low: str, high: str, path: str) -> tuple[int, int | 
             or value != int(value)
         ):
             raise invalid_arg(
-                f"keyword '{name}' at '{path}' of the schema is {json.dumps(value)[:80]}, expected a count"
+                f"keyword '{name}' at '{path}' of the schema is {json.dumps(value)[:80]}, "
+                f"expected a count"
             )
     return int(schema.get(low, 0)), int(schema[high]) if high in schema else None
 

@@ -1,10 +1,13 @@
-"""`format` of a JSON schema's strings, as expressions. Each is narrower than its standard: what it
-writes is always valid."""
+"""Expressions for the `format` keyword of a JSON schema's strings. Each is narrower than its
+standard, so what it matches is always valid."""
 
 from __future__ import annotations
 
 _YEAR = "[12][0-9]{3}"
-_DATE = f"{_YEAR}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
+_DATE = (
+    f"{_YEAR}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    "|02-(0[1-9]|1[0-9]|2[0-8]))"
+)
 _TIME = (
     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 )

@@ -77,7 +77,8 @@ class TritonPagedAttention:
         """For models that rotate on their own: [tokens, heads, head_dim] each."""
         qkv = torch.cat((query, key, value), dim=1).flatten(1)
         query = rope_store(
-            qkv, None, cache.keys[index], cache.values[index], self._no_angles, self._no_angles, step.positions, step.slots,
+            qkv, None, cache.keys[index], cache.values[index], self._no_angles, self._no_angles,
+            step.positions, step.slots,
             cache.block_tables, None, None, 0.0, shape.num_heads,
         )  # fmt: skip
         return self.attend(query, index, shape, step, cache)

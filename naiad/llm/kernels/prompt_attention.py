@@ -18,9 +18,12 @@ from naiad.llm.kernels.launch import Kernel, padded_head_dim, wait_for_inputs
 
 @triton.jit
 def _attend_tiles(
-    q, acc, best, total, k_ptr, v_ptr, table, kv_head, low, high, length, positions, scale, softcap, window,
-    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr, PAGE: tl.constexpr, TILE_KEYS: tl.constexpr,
-    HAS_SOFTCAP: tl.constexpr, HAS_WINDOW: tl.constexpr, IS_MASKED: tl.constexpr, IS_EXACT: tl.constexpr,
+    q, acc, best, total, k_ptr, v_ptr, table, kv_head, low, high, length, positions, scale,
+    softcap, window,
+    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr, PAGE: tl.constexpr,
+    TILE_KEYS: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, HAS_WINDOW: tl.constexpr, IS_MASKED: tl.constexpr,
+    IS_EXACT: tl.constexpr,
 ):  # fmt: skip
     dims = tl.arange(0, DIM_PAD)
     in_dims = dims < HEAD_DIM
@@ -79,8 +82,10 @@ def _attend_tiles(
 @triton.jit
 def _prompt_attention_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, tables_ptr, tiles_ptr, table_width, scale, softcap, window,
-    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr, PAGE: tl.constexpr,
-    TILE_TOKENS: tl.constexpr, TILE_KEYS: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_WINDOW: tl.constexpr, IS_EXACT: tl.constexpr,
+    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM_PAD: tl.constexpr, PAGE: tl.constexpr,
+    TILE_TOKENS: tl.constexpr, TILE_KEYS: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, IS_EXACT: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     head = tl.program_id(0)
@@ -112,11 +117,14 @@ def _prompt_attention_kernel(
     if not HAS_WINDOW:
         unmasked_end = (first_position + 1) // TILE_KEYS * TILE_KEYS
         acc, best, total = _attend_tiles(
-            q, acc, best, total, k_ptr, v_ptr, table, kv_head, low, unmasked_end, length, positions, scale, softcap, window,
-            NUM_KV_HEADS, HEAD_DIM, DIM_PAD, PAGE, TILE_KEYS, HAS_SOFTCAP, HAS_WINDOW, False, IS_EXACT,
+            q, acc, best, total, k_ptr, v_ptr, table, kv_head, low, unmasked_end, length,
+            positions, scale, softcap, window,
+            NUM_KV_HEADS, HEAD_DIM, DIM_PAD, PAGE, TILE_KEYS, HAS_SOFTCAP, HAS_WINDOW, False,
+            IS_EXACT,
         )  # fmt: skip
     acc, best, total = _attend_tiles(
-        q, acc, best, total, k_ptr, v_ptr, table, kv_head, unmasked_end, length, length, positions, scale, softcap, window,
+        q, acc, best, total, k_ptr, v_ptr, table, kv_head, unmasked_end, length, length, positions,
+        scale, softcap, window,
         NUM_KV_HEADS, HEAD_DIM, DIM_PAD, PAGE, TILE_KEYS, HAS_SOFTCAP, HAS_WINDOW, True, IS_EXACT,
     )  # fmt: skip
     # Rows beyond `count` saw nothing and are not stored.
@@ -128,8 +136,10 @@ _launch_prompt_attention = Kernel(_prompt_attention_kernel)
 
 
 def prompt_attention(
-    query: Tensor, out: Tensor, keys: Tensor, values: Tensor, tables: Tensor, tiles: Tensor, scale: float, softcap: float, window: int,
-    max_length: int, tile_tokens: int = 64, tile_keys: int = 0, num_warps: int = 4, num_stages: int = 3,
+    query: Tensor, out: Tensor, keys: Tensor, values: Tensor, tables: Tensor, tiles: Tensor,
+    scale: float, softcap: float, window: int,
+    max_length: int, tile_tokens: int = 64, tile_keys: int = 0, num_warps: int = 4,
+    num_stages: int = 3,
 ) -> None:  # fmt: skip
     """`tile_tokens` is what the tiles were cut to, `max_length` the longest sequence's end."""
     _, num_kv_heads, page, head_dim = keys.shape
@@ -137,9 +147,12 @@ def prompt_attention(
     if tile_keys == 0:
         tile_keys, num_warps, num_stages = choose_tile(max_length, head_dim, query.dtype)
     _launch_prompt_attention(
-        (num_heads, tiles.shape[0]), (query, keys, values, out, tables, tiles), (tables.shape[1], scale, softcap, window),
-        NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim, DIM_PAD=padded_head_dim(head_dim), PAGE=page,
-        TILE_TOKENS=tile_tokens, TILE_KEYS=tile_keys, HAS_SOFTCAP=softcap != 0.0, HAS_WINDOW=window != 0,
+        (num_heads, tiles.shape[0]), (query, keys, values, out, tables, tiles),
+        (tables.shape[1], scale, softcap, window),
+        NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim,
+        DIM_PAD=padded_head_dim(head_dim), PAGE=page,
+        TILE_TOKENS=tile_tokens, TILE_KEYS=tile_keys, HAS_SOFTCAP=softcap != 0.0,
+        HAS_WINDOW=window != 0,
         IS_EXACT=query.dtype == torch.float32, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
 

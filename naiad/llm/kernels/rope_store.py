@@ -39,10 +39,13 @@ def _load_heads(
 
 @triton.jit
 def _rope_store_kernel(
-    qkv_ptr, bias_ptr, q_ptr, k_ptr, v_ptr, cos_ptr, sin_ptr, positions_ptr, slots_ptr, tables_ptr, q_norm_ptr, k_norm_ptr,
+    qkv_ptr, bias_ptr, q_ptr, k_ptr, v_ptr, cos_ptr, sin_ptr, positions_ptr, slots_ptr, tables_ptr,
+    q_norm_ptr, k_norm_ptr,
     part_stride, row_stride, table_width, eps,
-    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr, HALF: tl.constexpr,
-    PAGE: tl.constexpr, NUM_PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_NORM: tl.constexpr, HEADS: tl.constexpr,
+    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM_PAD: tl.constexpr, HALF: tl.constexpr,
+    PAGE: tl.constexpr, NUM_PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_NORM: tl.constexpr,
+    HEADS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0)
@@ -94,7 +97,8 @@ _launch_rope_store = Kernel(_rope_store_kernel)
 
 
 def rope_store(
-    qkv: Tensor, bias: Tensor | None, keys: Tensor, values: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, slots: Tensor,
+    qkv: Tensor, bias: Tensor | None, keys: Tensor, values: Tensor, cos: Tensor, sin: Tensor,
+    positions: Tensor, slots: Tensor,
     tables: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, eps: float, num_heads: int,
 ) -> Tensor:  # fmt: skip
     """`qkv` is [tokens, width], or [parts, tokens, width] in float32; `bias` belongs to the parts.
@@ -107,12 +111,15 @@ def rope_store(
     _launch_rope_store(
         (num_tokens, triton.cdiv(total, HEADS_PER_PROGRAM)),
         (
-            qkv, bias if bias is not None else qkv, query, keys, values, cos, sin, positions, slots, tables,
+            qkv, bias if bias is not None else qkv, query, keys, values, cos, sin, positions,
+            slots, tables,
             q_norm if q_norm is not None else qkv, k_norm if k_norm is not None else qkv,
         ),
         (qkv.stride(0) if is_split else 0, qkv.stride(-2), tables.shape[1], eps),
-        NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim, DIM_PAD=next_power_of_2(head_dim), HALF=cos.shape[1],
-        PAGE=page, NUM_PARTS=qkv.shape[0] if is_split else 1, HAS_BIAS=bias is not None, HAS_NORM=q_norm is not None,
+        NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim,
+        DIM_PAD=next_power_of_2(head_dim), HALF=cos.shape[1],
+        PAGE=page, NUM_PARTS=qkv.shape[0] if is_split else 1, HAS_BIAS=bias is not None,
+        HAS_NORM=q_norm is not None,
         HEADS=HEADS_PER_PROGRAM, num_warps=4,
     )  # fmt: skip
     return query

@@ -36,7 +36,8 @@ def _row_float(rows_ptr, slot, column: tl.constexpr):
 
 @triton.jit
 def _adjust_kernel(
-    logits_ptr, adjusted_ptr, rows_ptr, slots_ptr, counts_ptr, masks_ptr, mask_rows_ptr, vocab_size, mask_width,
+    logits_ptr, adjusted_ptr, rows_ptr, slots_ptr, counts_ptr, masks_ptr, mask_rows_ptr,
+    vocab_size, mask_width,
     BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -70,8 +71,10 @@ def _adjust_kernel(
 
 @triton.jit
 def _patch_kernel(
-    adjusted_ptr, rows_ptr, slots_ptr, positions_ptr, bias_ids_ptr, bias_values_ptr, stop_ids_ptr, vocab_size,
-    BIAS_WIDTH: tl.constexpr, STOP_WIDTH: tl.constexpr, STOP_PAD: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    adjusted_ptr, rows_ptr, slots_ptr, positions_ptr, bias_ids_ptr, bias_values_ptr, stop_ids_ptr,
+    vocab_size,
+    BIAS_WIDTH: tl.constexpr, STOP_WIDTH: tl.constexpr, STOP_PAD: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + row)
@@ -120,7 +123,8 @@ def _ordered(x):
 
 @triton.jit
 def _search(
-    logits_ptr, adjusted_ptr, row, vocab_size, is_adjusted, num_passes, best, inverse_temperature, floor, target,
+    logits_ptr, adjusted_ptr, row, vocab_size, is_adjusted, num_passes, best, inverse_temperature,
+    floor, target,
     IS_MASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The largest ordered value v so that the values >= v (and >= floor) reach the target: their
@@ -224,7 +228,8 @@ def _cut_kernel(
 
 @triton.jit
 def _race_kernel(
-    logits_ptr, adjusted_ptr, cuts_ptr, rows_ptr, slots_ptr, positions_ptr, best_values_ptr, best_tokens_ptr, vocab_size, num_tiles,
+    logits_ptr, adjusted_ptr, cuts_ptr, rows_ptr, slots_ptr, positions_ptr, best_values_ptr,
+    best_tokens_ptr, vocab_size, num_tiles,
     BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -282,7 +287,8 @@ def _add_noise(x, uniform, cut, inverse_temperature):
 
 @triton.jit
 def _pick_kernel(
-    best_values_ptr, best_tokens_ptr, rows_ptr, slots_ptr, counts_ptr, next_tokens_ptr, out_ptr, vocab_size, num_tiles,
+    best_values_ptr, best_tokens_ptr, rows_ptr, slots_ptr, counts_ptr, next_tokens_ptr, out_ptr,
+    vocab_size, num_tiles,
     TILES: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -325,12 +331,15 @@ class TritonSampler:
         out = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
         _launch_adjust(
             (num_rows, triton.cdiv(vocab_size, DENSE_BLOCK)),
-            (logits, self._adjusted, table.rows, slots, table.counts, table.masks, mask_rows), (vocab_size, table.masks.shape[1]),
+            (logits, self._adjusted, table.rows, slots, table.counts, table.masks, mask_rows),
+            (vocab_size, table.masks.shape[1]),
             BLOCK=DENSE_BLOCK, num_warps=8,
         )  # fmt: skip
         _launch_patch(
-            (num_rows,), (self._adjusted, table.rows, slots, positions, table.bias_ids, table.bias_values, table.stop_ids), (vocab_size,),
-            BIAS_WIDTH=table.bias_ids.shape[1], STOP_WIDTH=table.stop_ids.shape[1], STOP_PAD=next_power_of_2(table.stop_ids.shape[1]),
+            (num_rows,), (self._adjusted, table.rows, slots, positions, table.bias_ids,
+                table.bias_values, table.stop_ids), (vocab_size,),
+            BIAS_WIDTH=table.bias_ids.shape[1], STOP_WIDTH=table.stop_ids.shape[1],
+            STOP_PAD=next_power_of_2(table.stop_ids.shape[1]),
             num_warps=8,
         )  # fmt: skip
         _launch_cut(
@@ -339,11 +348,13 @@ class TritonSampler:
         )  # fmt: skip
         _launch_race(
             (num_rows, self._num_tiles),
-            (logits, self._adjusted, self._cuts, table.rows, slots, positions, self._best_values, self._best_tokens),
+            (logits, self._adjusted, self._cuts, table.rows, slots, positions, self._best_values,
+                self._best_tokens),
             (vocab_size, self._num_tiles), BLOCK=RACE_BLOCK, num_warps=8,
         )  # fmt: skip
         _launch_pick(
-            (num_rows,), (self._best_values, self._best_tokens, table.rows, slots, table.counts, table.next_tokens, out),
+            (num_rows,), (self._best_values, self._best_tokens, table.rows, slots, table.counts,
+                table.next_tokens, out),
             (vocab_size, self._num_tiles), TILES=next_power_of_2(self._num_tiles), num_warps=1,
         )  # fmt: skip
         return out

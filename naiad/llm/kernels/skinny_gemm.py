@@ -22,7 +22,8 @@ LINE = 64
 @triton.jit
 def _skinny_gemm_kernel(
     x_ptr, w_ptr, out_ptr, num_rows, num_outputs, K, k_per_split, x_stride, part_stride,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PREFETCH: tl.constexpr, LINE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PREFETCH: tl.constexpr,
+    LINE: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -71,6 +72,7 @@ def skinny_gemm(
         (triton.cdiv(num_outputs, block_n), num_splits), (x, weight, out),
         (num_rows, num_outputs, num_inputs, k_per_split, x.stride(0), out.stride(0)),
         BLOCK_M=max(16, next_power_of_2(num_rows)), BLOCK_N=block_n, BLOCK_K=block_k,
-        PREFETCH=min(prefetch_k, k_per_split), LINE=LINE, num_warps=num_warps, num_stages=num_stages,
+        PREFETCH=min(prefetch_k, k_per_split), LINE=LINE, num_warps=num_warps,
+        num_stages=num_stages,
     )  # fmt: skip
     return out

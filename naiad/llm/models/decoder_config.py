@@ -1,5 +1,4 @@
-"""What tells one decoder family from another, as plain values. Built by a family's
-`read_config`."""
+"""The values in which decoder families differ. A family's `read_config` builds them."""
 
 from __future__ import annotations
 
@@ -43,19 +42,20 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
     has_mlp_bias: bool = False
     activation: Activation = Activation.SILU
     is_gated: bool = True
-    """Two projections up, one through the activation, multiplied."""
+    """True if the MLP has two up projections, of which one goes through the activation and is
+    multiplied with the other."""
     is_parallel: bool = False
-    """Attention and MLP read the same stream and are added together (Falcon)."""
+    """True if attention and MLP read the same stream and are added together (Falcon)."""
     has_mlp_norm: bool = True
-    """False where a parallel layer has one norm for both."""
+    """False if a parallel layer has one norm for both."""
     has_post_norms: bool = False
-    """Gemma 2 also normalizes what attention and MLP give, before adding it."""
+    """True if the outputs of attention and MLP are normalized before they are added (Gemma 2)."""
     attention_scale: float
     attention_softcap: float = 0.0
-    """0: none."""
+    """0 means none."""
     logits_softcap: float = 0.0
     sliding_windows: list[int] = []
-    """Per layer, 0 for none; empty for none at all."""
+    """Window per layer, 0 for none; an empty list means no layer has one."""
     embedding_scale: float = 1.0
     tie_embeddings: bool = False
     eos_token_ids: list[int] = []

@@ -1,4 +1,4 @@
-"""What an engine must know of a model to make room for it, whichever code computes it."""
+"""The sizes of a model that an engine needs to plan memory, whichever code computes the model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     activation_width: int
     """Values per token that the largest layer keeps at once."""
     is_captured: bool = False
-    """Its steps may be captured in CUDA graphs."""
+    """True if its steps may be captured in CUDA graphs."""
     has_wide_logits: bool = False
-    """They are float32, whatever the weights are."""
+    """True if the logits are float32 even if the weights are not."""
 
     def kv_values_per_token(self) -> int:
         return sum(2 * shape.num_kv_heads * shape.head_dim for shape in self.kv_shapes)

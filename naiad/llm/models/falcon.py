@@ -19,7 +19,8 @@ from naiad.llm.models.rope import read_rope
 def read_config(raw: dict[str, Any]) -> DecoderConfig:
     if raw.get("alibi"):
         raise unsupported(
-            "Falcon checkpoints with alibi position biases are not supported, expected rotary positions"
+            "Falcon checkpoints with alibi position biases are not supported, "
+            "expected rotary positions"
         )
     num_heads, hidden = raw["num_attention_heads"], raw["hidden_size"]
     head_dim = hidden // num_heads
@@ -61,8 +62,8 @@ def _num_kv_heads(raw: dict[str, Any], is_new: bool) -> int:
 
 
 def arrange_qkv(config: DecoderConfig, rows: Tensor) -> Tensor:
-    """The checkpoint keeps each KV head's queries, key and value together; all queries come first
-    here, then keys, then values."""
+    """Reorders the rows: the checkpoint keeps each KV head's queries, key and value together, and
+    the result has all queries first, then keys, then values."""
     groups = rows.reshape(
         config.num_kv_heads, config.group_size + 2, config.head_dim, *rows.shape[1:]
     )

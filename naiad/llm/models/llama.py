@@ -22,7 +22,8 @@ ACTIVATIONS = {
 def read_activation(name: str) -> Activation:
     if name not in ACTIVATIONS:
         raise unsupported(
-            f"activation '{name}' of the checkpoint is not known, expected one of {', '.join(ACTIVATIONS)}"
+            f"activation '{name}' of the checkpoint is not known, "
+            f"expected one of {', '.join(ACTIVATIONS)}"
         )
     return ACTIVATIONS[name]
 
@@ -59,7 +60,8 @@ def read_config(raw: dict[str, Any]) -> DecoderConfig:
 
 
 def _windows(raw: dict[str, Any]) -> list[int]:
-    """Mistral's holds for all layers; Qwen's only when switched on, from a layer on."""
+    """Mistral's window applies to all layers, Qwen's only if it is enabled and from a certain layer
+    on."""
     window, num_layers = raw.get("sliding_window"), raw["num_hidden_layers"]
     if not window:
         return []

@@ -1,4 +1,4 @@
-"""model_type of config.json -> the family with a fast path; None sends the checkpoint through
+"""Maps model_type of config.json to the family that implements it. Other checkpoints run with
 transformers' own code."""
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Where one step's tokens lie in the paged cache, and what each may see: worked out once, read by
-every layer.
+"""Computes, once per step and for every layer, where the step's tokens are in the paged cache and
+which tokens each of them attends to.
 
-In:  a StepInput and the cache's block tables. Out: places to store at, pages to gather, additive
-     masks. One-token rows go in groups of similar length, so that a whole group is one product
+In:  a StepInput and the cache's block tables. Out: indices to store at, pages to gather, additive
+     masks. One-token rows are grouped by similar length, so that a whole group is one product
      however long its longest row is.
-Rule: all numbers on the host are read here, once a step; nothing a layer does depends on the number
-      of requests.
+Rule: all numbers on the host are read here, once per step; the work of a layer does not depend on
+      the number of requests.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from naiad.llm.step.kv_cache import KvCache
 from naiad.llm.step.step_input import PromptSegment, StepInput
 
 MAX_PADDING = 2
-"""A row is padded to at most so many times its own length,"""
+"""A row is padded to at most this many times its own length, or to ALWAYS_PADDED tokens."""
 ALWAYS_PADDED = 128
-"""or to this many tokens: another group would cost more."""
+"""Padding to this many tokens costs less than another group."""
 
 
 @dataclass(slots=True, eq=False)
 class SingleGroup:
     rows: Tensor | None
-    """Of the step; None for all one-token rows in order."""
+    """Rows of the step; None means all one-token rows in order."""
     slots: Tensor
     positions: Tensor
     shortest: int
     longest: int
-    """Lengths, the row's own token included."""
+    """The longest length; like `shortest`, it includes the row's own token."""
 
 
 @dataclass(slots=True, eq=False)
 class Reach:
-    """What rows read: pages of the cache, and which of the places in these each row sees."""
+    """The pages of the cache that rows read, and which positions in them each row attends to."""
 
     pages: Tensor
-    """int64, in rows of a layer's cache seen as [2 * blocks * KV heads, block_size * head_dim]: all
-    pages of keys, then of values."""
+    """int64 row indices into a layer's cache viewed as [2 * blocks * KV heads, block_size *
+    head_dim]: all pages of keys, then of values."""
     mask: Tensor
     """Added to scores: 0 or -inf. Groups: [rows * KV heads, 1, places]; prompts: [tokens,
     places]."""
@@ -61,8 +61,8 @@ class StepLayout:
         self._reaches: dict[tuple[object, ...], Reach] = {}
 
     def targets(self, num_kv_heads: int) -> Tensor:
-        """Rows of a layer's cache seen as [2 * blocks * KV heads * block_size, head_dim], for each
-        token's keys and values."""
+        """Returns row indices for each token's keys and values, into a layer's cache viewed as
+        [2 * blocks * KV heads * block_size, head_dim]."""
         found = self._targets.get(num_kv_heads)
         if found is None:
             blocks = self._tables[self.slots, self.positions // self.block_size].long()

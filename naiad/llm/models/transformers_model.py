@@ -43,7 +43,7 @@ class PagedAttention(Protocol):
 
 
 class LayerAttention(msgspec.Struct):
-    """What the trial saw of one layer."""
+    """What the trial run recorded about one layer."""
 
     num_heads: int
     num_kv_heads: int
@@ -183,6 +183,7 @@ def _try_out(model: Any, device: torch.device) -> list[LayerAttention]:
     if sorted(trial.layers) != list(range(num_layers)):
         kind = model.config.model_type
         raise unsupported(
-            f"model_type '{kind}': {len(trial.layers)} of {num_layers} layers attend by transformers' attention interface"
+            f"model_type '{kind}': {len(trial.layers)} of {num_layers} layers attend by "
+            f"transformers' attention interface"
         )
     return [trial.layers[index] for index in range(num_layers)]

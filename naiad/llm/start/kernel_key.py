@@ -1,10 +1,10 @@
-"""Triton's key, computed while the weights load.
+"""Computes Triton's cache key while the weights load.
 
-Triton files compiled kernels under a hash of its own library, hundreds of megabytes long, which it
-computes at the first launch: half a second in which nothing else happens. Hashing needs no
-interpreter, so here another thread does it meanwhile.
-Rule: Triton is imported by the caller's thread, before. It imports itself in a circle, and of two
-      threads that import it at once either may find it half done and fail: what loads weights may
+Triton stores compiled kernels under a hash of its own library, which is hundreds of megabytes long,
+and computes it at the first launch: half a second in which nothing else happens. Hashing does not
+need the interpreter, so another thread does it here.
+Rule: the caller's thread imports Triton first. Triton's imports are circular, so if two threads
+      import it at once, either may find it half imported and fail; the code that loads weights may
       import it too.
 """
 
@@ -20,8 +20,7 @@ import torch
 
 @contextlib.contextmanager
 def computed_meanwhile(device: torch.device) -> Iterator[None]:
-    """When the block ends, the key is known (to Triton's own cache of it), or Triton is not
-    there."""
+    """When the block ends, Triton has its key in its own cache, or Triton is not installed."""
     key = _find_key() if device.type == "cuda" else None
     if key is None:
         yield
@@ -35,8 +34,8 @@ def computed_meanwhile(device: torch.device) -> Iterator[None]:
 
 
 def _find_key() -> Callable[[], str] | None:
-    """A Triton that keeps its key elsewhere computes it later, as it always did; one that is broken
-    matters only to those who need it."""
+    """Returns None if Triton keeps its key elsewhere, and then computes it later, or if Triton is
+    broken, which matters only to code that needs it."""
     try:
         key: Callable[[], str] = importlib.import_module("triton.runtime.cache").triton_key
     except Exception:

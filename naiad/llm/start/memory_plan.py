@@ -1,8 +1,8 @@
-"""How many KV blocks an engine gets: counted, from an absolute size, or from what the device has
-left after a trial of the largest step.
+"""Decides how many KV blocks an engine gets: a configured number, a configured size in bytes, or
+the memory that the device has left besides the largest step.
 
-Rule: the trial runs before the cache exists, so what it leaves is what the cache may take; the
-      settings say how much of that.
+Rule: this runs before the cache exists, so the cache may use the memory that is left; the settings
+      define how much of it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from naiad.llm.step.kv_cache import block_bytes
 
 DEFAULT_CPU_BYTES = 1 << 30
 GRAPH_BYTES = 1 << 30
-"""Left for what captured graphs use in turn, library workspaces and fragmentation."""
+"""Reserve for memory that captured graphs share, library workspaces and fragmentation."""
 
 
 def activation_bytes(
     description: ModelDescription, num_tokens: int, max_num_seqs: int, dtype: torch.dtype
 ) -> int:
-    """The largest step: its widest projections are alive at once; logits of all sequences, once as
-    they are and once widened."""
+    """Returns the memory of the largest step: its widest projections at the same time, and the
+    logits of all sequences, once as they are and once widened."""
     return (
         num_tokens * description.activation_width * dtype.itemsize
         + max_num_seqs * description.vocab_size * (dtype.itemsize + 4)
@@ -32,8 +32,8 @@ def activation_bytes(
 
 
 def graph_bytes(description: ModelDescription, settings: EngineSettings, dtype: torch.dtype) -> int:
-    """What is captured keeps its logits, a size beside the other: gigabytes where vocabulary and
-    batch are large."""
+    """Returns the memory of captured graphs. Each graph keeps its own logits, which are gigabytes
+    if vocabulary and batch are large."""
     if not description.is_captured or not settings.use_cuda_graphs:
         return GRAPH_BYTES
     logit_bytes = 4 if description.has_wide_logits else dtype.itemsize
@@ -47,7 +47,8 @@ def num_kv_blocks(
     device: torch.device,
     dtype: torch.dtype,
 ) -> int:
-    """With the one that padding uses. Called after the weights are on the device."""
+    """Returns the number of blocks, including the one that padding uses. Called after the weights
+    are on the device."""
     if settings.num_kv_blocks is not None:
         return settings.num_kv_blocks + 1
     num_bytes = settings.kv_cache_bytes
@@ -57,13 +58,14 @@ def num_kv_blocks(
             if device.type == "cpu"
             else _free_bytes(description, settings, num_tokens, device, dtype)
         )
-    wanted = settings.max_num_seqs * -(
+    most_useful = settings.max_num_seqs * -(
         -(settings.max_model_len or description.max_position_embeddings) // settings.block_size
     )
-    count = min(num_bytes // block_bytes(description, settings.block_size, dtype), wanted + 1)
+    count = min(num_bytes // block_bytes(description, settings.block_size, dtype), most_useful + 1)
     if count < 2:
         raise unavailable(
-            f"{max(0, num_bytes)} bytes are left for the KV cache, which is not enough for one block"
+            f"{max(0, num_bytes)} bytes are left for the KV cache, "
+            f"which is not enough for one block"
         )
     return count
 

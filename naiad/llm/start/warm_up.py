@@ -1,9 +1,9 @@
-"""A few made-up requests before the first real one: every kind of launch is compiled, and libraries
-have made their handles.
+"""Runs a few synthetic requests before the first real one, so that every kind of launch is compiled
+and libraries have created their handles.
 
-In:  an engine that nobody uses yet. Out: the same, with nothing left of them: no block, no known
-     prefix, no count. With kernels in Triton's cache it takes a fraction of a second; without, what
-     it takes here no request waits for later.
+In:  an unused engine. Out: the same engine, without any trace of these requests: no block, no known
+     prefix, no count. This takes a fraction of a second if the kernels are in Triton's cache. If
+     not, no request has to wait for their compilation later.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from naiad.llm.generation import GenerationRequest
 from naiad.llm.parameters import SamplingParameters
 
 PROMPT_TOKENS = (200, 5, 40, 100, 1100, 2100)
-"""One alone, then one beside every size of products (gemm_plan.py), then two with attention's
-larger tiles (prompt_attention.py): small models have captured steps of up to 2048 tokens
-(prompt_graphs.py), whose tiles are the smaller ones."""
+"""One prompt alone, then one for every size of products (gemm_plan.py), then two for the larger
+tiles of the attention (prompt_attention.py). Small models have captured steps of up to 2048 tokens
+(prompt_graphs.py), which use the smaller tiles."""
 NUM_OUT = 2 * len(PROMPT_TOKENS)
-"""So that the first ones still generate when the last one comes."""
+"""Output tokens per request; enough that the first requests still generate when the last one
+arrives."""
 
 
 def warm_up(engine: Engine) -> None:
@@ -26,7 +27,7 @@ def warm_up(engine: Engine) -> None:
     parameters = SamplingParameters(max_tokens=NUM_OUT, ignore_eos=True, seed=0)
     for number, count in enumerate(PROMPT_TOKENS):
         if count + NUM_OUT < engine.builder.max_model_len:
-            prompt = [(number + at) % engine.builder.vocab_size for at in range(count)]
+            prompt = [(number + offset) % engine.builder.vocab_size for offset in range(count)]
             engine.submit(
                 GenerationRequest(
                     id=f"warm-up {number}",

@@ -1,10 +1,10 @@
 """Captured decode steps: one graph per batch size of a ladder (two where the attention's tile
 depends on the sequences' lengths), forward pass and sampler together, all in one memory pool.
 
-In:  a StepPlan of one-token rows. Out: logits and sampled tokens, or None when the plan does not
-     fit and must be launched kernel by kernel.
-Rule: a graph reads its inputs at fixed places only (StepStager.stage_single) and is captured with
-      padding rows alone.
+In:  a StepPlan of one-token rows. Out: logits and sampled tokens, or None if the plan does not fit
+     and must be launched kernel by kernel.
+Rule: a graph reads its inputs only at fixed addresses (StepStager.stage_single) and is captured
+      with padding rows alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class GraphLadder:
         self._stager = stager
         self._sizes = sizes
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
-        """By size, and whether the sequences are short."""
+        """(size, whether the sequences are short) -> graph, logits, sampled tokens."""
         self.pool: Any = None
         for size in reversed(sizes):
             for is_short in kinds(size):
@@ -64,8 +64,8 @@ class GraphLadder:
 
 
 def capture(run: Callable[[], Result], pool: Any) -> tuple[torch.cuda.CUDAGraph, Result]:
-    """Run once uncaptured first: libraries make their handles and kernels are compiled outside of
-    the graph."""
+    """Captures `run` after one uncaptured run, so that libraries create their handles and kernels
+    are compiled outside of the graph."""
     run()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):

@@ -1,8 +1,8 @@
-"""The keys and values of all sequences, in blocks, and which blocks each slot holds.
+"""The keys and values of all sequences, in blocks, and the blocks that each slot holds.
 
-In:  sized by memory_plan.py, written by the operations. Out: per layer [blocks, KV heads,
-     block_size, head_dim], keys and values. The tables have one row more than there are slots:
-     padded rows of a graph use it, and write to block 0.
+In:  memory_plan.py decides the size; the operations write. Out: keys and values per layer, each
+     [blocks, KV heads, block_size, head_dim]. The block tables have one row more than there are
+     slots: padded rows of a graph use it, and write to block 0.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class KvCache:
     """int32 [slots + 1, blocks per sequence]."""
     block_size: int
     pairs: list[Tensor] = field(default_factory=list)
-    """On a CPU: per layer, keys and values in one tensor, which `keys` and `values` are halves
-    of."""
+    """On a CPU, one tensor per layer for keys and values; `keys` and `values` are its halves."""
 
     @property
     def num_blocks(self) -> int:
@@ -40,7 +39,7 @@ def allocate_kv_cache(
     device: torch.device,
     dtype: torch.dtype,
 ) -> KvCache:
-    """Zeroed: a masked score times a stray NaN would still be NaN."""
+    """Returns a zeroed cache, because a masked score times a stray NaN would still be NaN."""
     shapes = [
         (num_blocks, kv.num_kv_heads, block_size, kv.head_dim) for kv in description.kv_shapes
     ]

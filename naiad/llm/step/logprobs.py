@@ -1,5 +1,5 @@
-"""Log-probabilities of the model's own distribution for the rows that asked for them; queued behind
-the step, read back with its tokens."""
+"""Computes log-probabilities of the model's own distribution for the rows whose request asks for
+them. The work is queued behind the step, and the result is read with the step's tokens."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from naiad.llm.generation import TokenLogprobs
 
 @dataclass(slots=True)
 class LogprobRows:
-    """`rows` are indices into the step's sampled rows. The three tensors lie in pinned memory on a
-    GPU."""
+    """`rows` are indices into the step's sampled rows. With a GPU, the three tensors are in pinned
+    host memory."""
 
     rows: list[int]
     counts: list[int]

@@ -1,9 +1,9 @@
-"""One step's integers on their way to the device: written by numpy into one pinned buffer, sent in
-one copy.
+"""Sends one step's integers to the device: numpy writes them into one pinned buffer, and one copy
+transfers them.
 
-In:  sections, each as long as asked. Out: for each section a view of the device buffer at the same
-     place. The host side is a ring: a buffer is written again only after the steps that read it
-     were waited for.
+In:  sections of requested lengths. Out: for each section, a view of the device buffer at the same
+     offset. The host buffers are a ring: a buffer is written again only after the steps that read
+     it have ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 NUM_HOST_BUFFERS = 3
 ALIGNMENT = 16
-"""In words: each section starts on a 64-byte boundary."""
+"""In words of 4 bytes: each section starts on a 64-byte boundary."""
 
 
 class PackedStaging:
@@ -27,8 +27,8 @@ class PackedStaging:
         self._allocate(num_words)
 
     def begin(self, num_words: int = 0) -> None:
-        """`num_words` may be more than ever before: the buffers grow. Views of a grown buffer's
-        predecessor stay valid."""
+        """Enlarges the buffers if they hold fewer than `num_words`. Views of the previous buffers
+        stay valid."""
         if num_words > self._device.shape[0]:
             self._allocate(2 * num_words)
         self._turn = (self._turn + 1) % len(self._host)
@@ -39,7 +39,7 @@ class PackedStaging:
         self._used = start + words_for(count)
         if self._used > self._device.shape[0]:
             raise ValueError(
-                f"staging holds {self._device.shape[0]} words, {self._used} were asked for"
+                f"the staging buffer has {self._device.shape[0]} words, {self._used} are needed"
             )
         return self._views[self._turn][start : start + count], self._device[start : start + count]
 

@@ -1,11 +1,11 @@
-"""Captured steps with prompts in them: one graph per number of tokens, all layers in it; the head
+"""Captured steps that contain prompts: one graph per number of tokens, with all layers; the head
 and the sampler are launched after it.
 
-In:  any StepPlan. Out: logits and sampled tokens, or None when the plan is too long or its prompts
-     are too many for every graph. Launched kernel by kernel such a step takes the host some 10 ms,
-     in which the device has long been done with a few hundred tokens.
-Rule: a graph reads its inputs at fixed places only (StepStager.stage_padded); what is in those
-      places says which rows are prompts.
+In:  any StepPlan. Out: logits and sampled tokens, or None if the plan has too many tokens or
+     prompts for every graph. Launching such a step kernel by kernel takes the host some 10 ms,
+     while the device needs far less for a few hundred tokens.
+Rule: a graph reads its inputs only at fixed addresses (StepStager.stage_padded); the data there
+      defines which rows are prompts.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SIZES = (
     *range(1024, 2049, 256),
 )
 WORTH_CAPTURING = 4.2e12
-"""Tokens times parameters: above, the device computes longer than the host launches (measured on an
-H200: 12 ms, 680 TFLOP/s)."""
+"""Tokens times parameters. Above this, the device computes longer than the host launches (measured
+on an H200: 12 ms, 680 TFLOP/s)."""
 
 
 def prompt_ladder(max_tokens: int, num_parameters: int) -> tuple[int, ...]:
-    """Sizes of the graphs. The last one may be above what a step may have, so that the fullest step
-    fits too (padded_size)."""
+    """Returns the sizes of the graphs. The last one may exceed the maximum of a step, so that the
+    fullest step fits too (padded_size)."""
     fullest = max_tokens + 1
     limit = min(fullest, max(SIZES[0], int(WORTH_CAPTURING / num_parameters)))
     below = [size for size in SIZES if size < limit]
@@ -71,13 +71,13 @@ class PromptGraphs:
         torch.cuda.synchronize()
 
     def run(self, plan: StepPlan, mask_rows: dict[int, int]) -> tuple[Tensor, Tensor] | None:
-        place = bisect_left(self._sizes, padded_size(plan))
-        if place == len(self._sizes):
+        index = bisect_left(self._sizes, padded_size(plan))
+        if index == len(self._sizes):
             return None
-        size = self._sizes[place]
+        size = self._sizes[index]
         step = self._stager.stage_padded(plan, size, mask_rows)
         graph, stream = self._graphs[size]
         graph.replay()
-        # A copy: whoever reads a stream may note in it that its parts are added.
+        # A copy, because a reader of a stream may record in it that its parts have been added.
         logits = self._model.logits(Stream(stream.value, stream.partials, stream.bias), step)
         return logits, sample_step(self._sampler, logits, step)

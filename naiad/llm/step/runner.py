@@ -1,8 +1,8 @@
-"""Runs a StepPlan on the device: stage, forward, sample, and the way back of the tokens.
+"""Runs a StepPlan on the device: stages it, runs the model, samples, and copies the tokens back.
 
-In:  a StepPlan. Out: a LaunchedStep, whose `wait` gives the sampled tokens; until then nothing here
-     waits for the device.
-Rule: the order of launches on the one stream is what makes reused slots and blocks safe.
+In:  a StepPlan. Out: a LaunchedStep, whose `wait` returns the sampled tokens; until then nothing
+     here waits for the device.
+Rule: the order of launches on the only stream makes it safe to reuse slots and blocks.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Sampler(Protocol):
 
 class Graphs(Protocol):
     def run(self, plan: StepPlan, mask_rows: dict[int, int]) -> tuple[Tensor, Tensor] | None:
-        """Logits and sampled tokens, or None when no captured graph fits the plan."""
+        """Returns logits and sampled tokens, or None if no captured graph fits the plan."""
 
 
 class LaunchedStep(msgspec.Struct, eq=False):
     plan: StepPlan
     tokens: Tensor
-    """On the host; filled when `event` is reached."""
+    """Tokens on the host, valid after `event`."""
     event: torch.cuda.Event | None
     logprobs: LogprobRows | None
     failures: list[tuple[Sequence, NaiadError]]
@@ -95,8 +95,8 @@ class Runner:
         return self._read_back(plan, logits, sampled, failures)
 
     def _follow_thread(self) -> None:
-        """Which GPU is the current one is each thread's own matter; an engine may be made on one
-        thread and stepped on another."""
+        """Selects the GPU for this thread. The current GPU is a property of each thread, and an
+        engine may be built on one thread and stepped on another."""
         self._thread = threading.get_ident()
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device.index or 0)
@@ -133,14 +133,14 @@ class Runner:
         if sampled_rows:
             host = torch.empty(len(sampled_rows), dtype=torch.int32, pin_memory=True)
             host.copy_(sampled[: len(sampled_rows)], non_blocking=True)
-        # Waited for even when nothing was sampled: the staging buffers of a step are free when it
-        # is over (packed_staging.py).
+        # Needed even if nothing was sampled: the staging buffers of a step may be written again
+        # only after it has ended (packed_staging.py).
         event = torch.cuda.Event()
         event.record()
         return LaunchedStep(plan, host, event, logprobs, failures)
 
     def _update_tables(self, plan: StepPlan) -> None:
-        """New blocks of running sequences, and everything about sequences that just got their
+        """Sends the new blocks of running sequences, and the rows of sequences that just got a
         slot."""
         width = self.cache.block_tables.shape[1]
         places: list[int] = []
@@ -181,8 +181,8 @@ class Runner:
     def _stage_masks(
         self, plan: StepPlan, failures: list[tuple[Sequence, NaiadError]]
     ) -> dict[int, int]:
-        """Sampled row -> row of the mask table. A grammar that raises fails its own request
-        only."""
+        """Returns sampled row -> row of the mask table. A grammar that raises fails only its own
+        request."""
         sampled = [row for row in plan.rows if row.is_sampled]
         bound = [
             (index, row.sequence) for index, row in enumerate(sampled) if row.sequence.is_host_bound
@@ -204,7 +204,7 @@ class Runner:
 
 
 def sample_step(sampler: Sampler, logits: Tensor, step: StepInput) -> Tensor:
-    """Tokens of the step's sampled rows; there may be none in a step that cuts a prompt."""
+    """Returns the tokens of the sampled rows. A step that cuts a prompt may have none."""
     if logits.shape[0] == 0:
         return torch.empty(0, dtype=torch.int32)
     assert step.sample_slots is not None

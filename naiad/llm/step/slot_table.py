@@ -1,10 +1,10 @@
-"""Per-slot sampling state on the device: written when a sequence gets its slot, read by every step
-after.
+"""The sampling state of each slot on the device, written when a sequence gets the slot and read by
+every later step.
 
 In:  a Sequence, when it is admitted. Out: tensors indexed by slot, for the sampler and for the
      decoder's first layer.
-Rule: one int32 row per slot holds everything that each step reads; lists (bias, stops, counts) are
-      separate and rarely touched. The last slot belongs to padded rows and stays greedy.
+Rule: one int32 row per slot holds everything that each step reads. Lists (bias, stops, counts) are
+      separate and rarely used. The last slot belongs to padded rows and stays greedy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ HAS_MASK = 8
 
 STOP_WIDTH = MAX_STOP_TOKENS + 16
 SEEN_IN_PROMPT = 1 << 14
-"""Bit of a count that says the token is in the prompt; the bits below count it in the output."""
+"""Bit of a count that is set if the token is in the prompt; the lower bits count its occurrences in
+the output."""
 
 
 class SlotTable:
@@ -46,7 +47,7 @@ class SlotTable:
         self.masks = torch.zeros((rows, mask_width(vocab_size)), dtype=torch.int32, device=device)
 
     def pack(self, sequence: Sequence) -> NDArray[np.int32]:
-        """The slot's row. Lists that belong to it are written to the device here and now."""
+        """Returns the slot's row, and copies the lists that belong to it to the device."""
         parameters = sequence.request.parameters
         row = np.zeros(ROW_WIDTH, np.int32)
         floats = row.view(np.float32)

@@ -1,9 +1,9 @@
-"""What one step reads on the device: views into the packed staging buffer, and the few numbers that
-launches need on the host.
+"""The input of one step on the device: views into the packed staging buffer, and the few numbers
+that launches need on the host.
 
-In:  filled by step_stager.py from a StepPlan. Out: read by the decoder's operations and by the
-     sampler. Rows 0..num_single-1 are one-token rows, each its own sequence; the other tokens
-     belong to prompt segments.
+In:  step_stager.py fills it from a StepPlan. Out: the decoder's operations and the sampler read it.
+     Rows 0..num_single-1 are one-token rows, each of another sequence; the other tokens belong to
+     prompt segments.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class PromptSegment:
     first_row: int
     count: int
     start: int
-    """Position of its first token; what lies before it is in the cache."""
+    """Position of the segment's first token; everything before it is in the cache."""
     slot: int
 
 
 @dataclass(slots=True)
 class StepInput:
     token_ids: Tensor
-    """int32 [tokens]; -1 takes the token that was sampled last for the row's slot."""
+    """int32 [tokens]; -1 means the token that was sampled last for the row's slot."""
     positions: Tensor
     slots: Tensor
     num_single: int
@@ -33,12 +33,12 @@ class StepInput:
     chunks: Tensor | None = None
     """int32 [chunks, 8]: the records of chunk_plan.py, for the decode attention."""
     is_short: bool = False
-    """The one-token rows' sequences are short on average (chunk_plan.is_short): the decode
-    attention then takes smaller tiles."""
+    """True if the one-token rows' sequences are short on average (chunk_plan.is_short); the decode
+    attention then uses smaller tiles."""
     tiles: Tensor | None = None
     """int32 [tiles, 4]: first row, first position, tokens, slot, for the prompt attention."""
     sample_rows: Tensor | None = None
-    """int32: rows that are sampled; None for all of them in order."""
+    """int32: rows that are sampled; None means all of them in order."""
     sample_slots: Tensor | None = None
     sample_positions: Tensor | None = None
     """Position of the token to be sampled: the random stream's counter."""

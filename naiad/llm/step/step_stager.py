@@ -1,9 +1,9 @@
-"""A StepPlan -> a StepInput: numbers out of Python objects into the packed buffer, and from there
-to the device in one copy.
+"""Turns a StepPlan into a StepInput: writes its numbers into the packed buffer and sends them to
+the device in one copy.
 
-Three ways: `stage` takes any plan; `stage_single` and `stage_padded` fill the fixed places that a
-captured graph reads, padded to the graph's size: the one for steps of one-token rows alone, the
-other for steps with prompts.
+`stage` accepts any plan. `stage_single` and `stage_padded` fill the fixed addresses that a captured
+graph reads, padded to the graph's size: the former for steps of one-token rows alone, the latter
+for steps with prompts.
 Rule: nothing here waits for the device.
 """
 
@@ -21,8 +21,8 @@ from naiad.llm.token_scheduler import ScheduledRow, StepPlan
 TILE_TOKENS = 64
 """Query tokens per program of the prompt attention."""
 TOKENS_PER_TILE = 16
-"""A captured step has room for a tile per so many tokens: prompts that are shorter on average do
-not fit it."""
+"""A captured step has room for one tile per this many tokens. A plan whose prompts are shorter on
+average does not fit."""
 UNKNOWN_TOKEN = -1
 
 
@@ -35,7 +35,7 @@ class StepStager:
         device: torch.device,
         max_padded_tokens: int = 0,
     ) -> None:
-        """`max_padded_tokens`: the largest size that `stage_padded` will be asked for."""
+        """`max_padded_tokens` is the largest size that is passed to `stage_padded`."""
         self._num_slots = num_slots
         self._planner = planner
         self._packed = PackedStaging(8 * max_tokens + 64 * num_slots, device)
@@ -66,11 +66,11 @@ class StepStager:
         return step
 
     def stage_padded(self, plan: StepPlan, size: int, mask_rows: dict[int, int]) -> StepInput:
-        """`size` is `padded_size` of the plan or more. Padding is one-token rows of the spare slot,
-        between the plan's own and its prompts.
+        """`size` must be at least `padded_size` of the plan. The padding is one-token rows of the
+        spare slot, between the plan's one-token rows and its prompts.
 
-        A graph of `size` reads what comes before the sampled rows; those are staged for whoever
-        runs after it.
+        A graph of `size` reads everything before the sampled rows; the head and the sampler read
+        those after the graph has run.
         """
         assert self._planner is not None
         num_padding = size - plan.num_tokens
@@ -94,10 +94,10 @@ class StepStager:
         return step
 
     def padded_step(self, size: int) -> StepInput:
-        """For capture: padding only. It says that there are prompts, so that their kernels are
-        captured.
+        """Returns a step for capture. It is padding, but has a prompt segment, so that the kernels
+        of prompts are captured.
 
-        `is_short`, since smaller tiles lose less where they are wrong.
+        It is marked `is_short`, because smaller tiles lose less where they are wrong.
         """
         step = self.stage_padded(StepPlan(), size, {})
         step.is_short = True
@@ -105,8 +105,8 @@ class StepStager:
         return step
 
     def stage_single(self, plan: StepPlan, size: int, mask_rows: dict[int, int]) -> StepInput:
-        """Rows beyond the plan's are padding: the spare slot, position 0. Always the same places,
-        whatever the plan."""
+        """Pads the plan's rows with rows of the spare slot at position 0. The addresses are the
+        same for every plan."""
         host, step = self._single_sections(size)
         token_ids, positions, slots, sample_positions, masks, records = host
         count = len(plan.rows)
@@ -123,12 +123,12 @@ class StepStager:
         return step
 
     def single_step(self, size: int) -> StepInput:
-        """For capture: padding only."""
+        """Returns a step of padding, for capture."""
         return self.stage_single(StepPlan(), size, {})
 
     def _single_sections(self, size: int) -> tuple[list[NDArray[np.int32]], StepInput]:
-        """Each section is as long as the largest graph's, so that all graphs read the same
-        places."""
+        """Makes each section as long as the largest graph's, so that all graphs read the same
+        addresses."""
         self._single.begin()
         pairs = [self._single.section(self._num_slots) for _ in range(5)]
         assert self._planner is not None
@@ -185,12 +185,12 @@ class StepStager:
 
 
 def padded_size(plan: StepPlan) -> int:
-    """The least size that has room for the plan's tokens and tiles, and for one row of padding when
-    it has prompts only.
+    """Returns the smallest size that has room for the plan's tokens and tiles, and for one row of
+    padding if the plan has only prompts.
 
-    A captured step launches the attention of one-token rows in any case. If it had none, no program
-    of that kernel would wait for the kernel before (kernels/launch.py), and the prompts' attention
-    after it could begin before their keys are stored.
+    A captured step always launches the attention of one-token rows. If the step had no such rows,
+    no program of that kernel would wait for the kernel before it (kernels/launch.py), and the
+    prompts' attention after it could begin before their keys are stored.
     """
     num_tiles = sum(-(-row.count // TILE_TOKENS) for row in plan.rows[plan.num_single :])
     return max(plan.num_tokens + (plan.num_single == 0), num_tiles * TOKENS_PER_TILE)
@@ -237,7 +237,7 @@ def _tiles(segments: list[PromptSegment]) -> list[tuple[int, int, int, int]]:
 
 
 def _fill_tiles(host: NDArray[np.int32], tiles: list[tuple[int, int, int, int]]) -> None:
-    """A tile of no tokens where there are none left: its programs leave at once."""
+    """Fills the rest of `host` with tiles of no tokens, whose programs end at once."""
     if tiles:
         host[: 4 * len(tiles)] = np.array(tiles, np.int32).ravel()
     host[4 * len(tiles) :] = 0
@@ -252,16 +252,16 @@ def _fill_tokens(
 ) -> list[PromptSegment]:
     _fill_singles(plan.rows[: plan.num_single], token_ids, positions, slots)
     segments: list[PromptSegment] = []
-    at = plan.num_single + num_padding
+    first = plan.num_single + num_padding
     for row in plan.rows[plan.num_single :]:
-        sequence, end = row.sequence, at + row.count
+        sequence, end = row.sequence, first + row.count
         # A prompt row's tokens are all known: only a sequence's last token can be on the device,
         # and that makes a one-token row.
-        token_ids[at:end] = sequence.tokens[row.start : row.start + row.count]
-        positions[at:end] = np.arange(row.start, row.start + row.count, dtype=np.int32)
-        slots[at:end] = sequence.slot
-        segments.append(PromptSegment(at, row.count, row.start, sequence.slot))
-        at = end
+        token_ids[first:end] = sequence.tokens[row.start : row.start + row.count]
+        positions[first:end] = np.arange(row.start, row.start + row.count, dtype=np.int32)
+        slots[first:end] = sequence.slot
+        segments.append(PromptSegment(first, row.count, row.start, sequence.slot))
+        first = end
     return segments
 
 

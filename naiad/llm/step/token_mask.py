@@ -1,5 +1,4 @@
-"""Which tokens may follow, for sequences whose host state says so: a grammar, and bad words of
-several tokens.
+"""Computes which tokens may follow a sequence that has a grammar or bad words of several tokens.
 
 In:  a host-bound Sequence with all of its tokens known. Out: a row of bits, 1 for allowed.
 """

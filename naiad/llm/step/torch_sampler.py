@@ -1,8 +1,9 @@
-"""Logits -> next tokens in plain PyTorch: the CPU path, and the reference for the CUDA sampler.
+"""Samples next tokens from logits in plain PyTorch: the sampler for CPUs, and the reference for the
+CUDA sampler.
 
-In:  logits of the sampled rows, their slots, the position each new token will have. Out: token ids;
-     next_tokens and counts are updated. A row's randomness is one uniform number, a function of its
-     seed and position alone: batches and preemptions do not move it.
+In:  logits of the sampled rows, their slots, the position of each new token. Out: token ids;
+     next_tokens and counts are updated. A row's randomness is one uniform number that depends only
+     on its seed and position, so batches and preemptions do not change it.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ def unpack_bits(words: Tensor, size: int) -> Tensor:
 
 
 def draw(logits: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
-    """Sorted once; top-k, then top-p on what is left, then min-p, as transformers orders them; then
-    inversion of the distribution."""
+    """Sorts once, applies top-k, then top-p to the rest, then min-p, in the order of transformers,
+    and inverts the distribution."""
     floats = rows[:, 8:].view(torch.float32)
     temperature, top_p, min_p = (
         floats[:, c - 8, None] for c in (columns.TEMPERATURE, columns.TOP_P, columns.MIN_P)
@@ -112,7 +113,7 @@ def draw(logits: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
 
 
 def uniform_number(seed: int, position: int) -> float:
-    """splitmix64 of seed and position, as a number in [0, 1)."""
+    """Returns splitmix64 of seed and position as a number in [0, 1)."""
     x = (seed + (position + 1) * 0x9E3779B97F4A7C15) & _MASK64
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64

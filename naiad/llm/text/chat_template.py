@@ -1,9 +1,9 @@
-"""Messages of a chat -> the prompt that the model was trained on, by the checkpoint's own Jinja
-template.
+"""Renders the messages of a chat with the checkpoint's own Jinja template into the kind of prompt
+that the model was trained on.
 
-In:  messages (and tools) as plain dictionaries, in OpenAI's form.
-Out: text that holds the special tokens already, so it is tokenized without adding any.
-Rule: templates come with checkpoints and are run in Jinja's sandbox; what they raise is the
+In:  messages (and tools) as plain dictionaries, in OpenAI's format.
+Out: text that already has the special tokens, so it is tokenized without adding any.
+Rule: templates come with checkpoints and run in Jinja's sandbox; an error that they raise is the
       request's error.
 """
 
@@ -24,7 +24,7 @@ MAX_PROMPT_CHARACTERS = 16 << 20
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks the assistant's part for training; here it is only its content."""
+    """Renders the content of `{% generation %}`, which marks the assistant's part for training."""
 
     tags = {"generation"}
 
@@ -40,7 +40,9 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
-        environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+        environment.globals["strftime_now"] = lambda format: datetime.datetime.now().strftime(
+            format
+        )
         self._special_tokens = special_tokens or {}
         try:
             self._template = environment.from_string(source)
@@ -54,7 +56,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **values: Any,
     ) -> str:
-        """`values` are what some templates take beside, as `enable_thinking`."""
+        """`values` are further variables that some templates use, such as `enable_thinking`."""
         try:
             text = self._template.render(
                 messages=messages,
@@ -82,8 +84,8 @@ class ChatTemplate:
 
 
 def read_chat_template(folder: Path) -> ChatTemplate | None:
-    """From chat_template.jinja, or from tokenizer_config.json, where the one called "default"
-    counts if there are several."""
+    """Reads chat_template.jinja, or the template in tokenizer_config.json; of several it reads the
+    one named "default"."""
     config = _read_config(folder / "tokenizer_config.json")
     path = folder / "chat_template.jinja"
     source = path.read_text() if path.exists() else config.get("chat_template")
@@ -98,14 +100,14 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
-    """bos_token and the like, each a string or an object with its content."""
-    found: dict[str, str] = {}
+    """Reads bos_token and the others, each a string or an object with its content."""
+    tokens: dict[str, str] = {}
     for key, value in config.items():
         if key.endswith("_token") and isinstance(value, dict):
             value = value.get("content")
         if key.endswith("_token") and isinstance(value, str):
-            found[key] = value
-    return found
+            tokens[key] = value
+    return tokens
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -123,7 +125,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any
 ) -> str:
-    """Jinja's own filter escapes for HTML, which models were not trained on."""
+    """Replaces Jinja's own filter, which escapes for HTML; models were not trained on that."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 

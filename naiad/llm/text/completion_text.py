@@ -1,5 +1,5 @@
-"""The text side of one completion: detokenizer, then stop strings. Exists only where text was asked
-for."""
+"""The text of one completion: a detokenizer, then stop strings. It exists only if the request asks
+for text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CompletionText:
         return self._stops.matched
 
     def finish(self) -> str:
-        """The rest, when the completion ends for another reason than a stop string. The rest may
-        itself hold one."""
+        """Returns the rest of the text if the completion ends for another reason than a stop
+        string. The rest may itself contain a stop string."""
         text = self._stops.append(self._detokenizer.finish())
         return text if self._stops.matched is not None else text + self._stops.finish()

@@ -1,9 +1,8 @@
-"""Tokens of one completion -> text, piece by piece, never half a character.
+"""Decodes the tokens of one completion into text, piece by piece, never half a character.
 
-In:  token ids as they are chosen. Out: the text that is certain so far; `finish` gives what is
-     left.
-Rule: the pieces together are what decoding all tokens at once gives;
-      tests/unit/llm/text/test_detokenizer.py draws tokens to check it.
+In:  token ids as they are chosen. Out: the text that is certain so far; `finish` returns the rest.
+Rule: the pieces joined equal the text of all tokens decoded at once.
+      tests/unit/llm/text/test_detokenizer.py checks this with random tokens.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ class Detokenizer(Protocol):
 
 
 class ByteLevelDetokenizer:
-    """For tokenizers whose every token is a fixed run of bytes: one table look-up and an
-    incremental UTF-8 decoder."""
+    """Decodes tokens that are each a fixed run of bytes: one table look-up and an incremental UTF-8
+    decoder."""
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
@@ -41,19 +40,19 @@ class ByteLevelDetokenizer:
 
 
 class WindowDetokenizer:
-    """For all others: decodes a small window twice, without and with the new tokens, and gives the
-    difference.
+    """Decodes all other tokens: a small window twice, without and with the new tokens, and returns
+    the difference.
 
-    The window begins with the tokens of the last piece, so it never begins inside a character;
-    before the first piece, with the end of the prompt, so that a leading space is kept when the
-    text goes on.
+    The window begins with the tokens of the last piece, so it never begins inside a character.
+    Before the first piece it begins with the end of the prompt, so that a leading space is kept
+    when the completion continues the prompt's text.
     """
 
     def __init__(self, decode: Callable[[list[int]], str], prompt: list[int]) -> None:
         self._decode = decode
         self._tokens = _clean_ending(decode, prompt)
         self._num_read = len(self._tokens)
-        """Tokens whose text was given out; the text of those is the window's known beginning."""
+        """Number of tokens at the beginning of the window whose text was already returned."""
 
     def append(self, token: int) -> str:
         self._tokens.append(token)
@@ -72,7 +71,7 @@ class WindowDetokenizer:
 
 
 def _clean_ending(decode: Callable[[list[int]], str], prompt: list[int]) -> list[int]:
-    """The shortest end of the prompt that is text by itself."""
+    """Returns the shortest end of the prompt that is text by itself."""
     for count in range(1, NUM_CONTEXT_TOKENS + 1):
         text = decode(prompt[-count:])
         if text and REPLACEMENT not in text:

@@ -1,8 +1,8 @@
-"""Finds stop strings in text that arrives in pieces, and holds back what may yet become one.
+"""Finds stop strings in text that arrives in pieces, and holds back text that may become one.
 
-In:  pieces of text. Out: text that is safe to show; after a match, nothing more.
-Invariant: shown text never holds any part of a stop string that ends it, unless `include_stop` was
-           asked for.
+In:  pieces of text. Out: text that is safe to send; nothing after a match.
+Invariant: the text that was returned never contains a part of the stop string that ends it, unless
+           `include_stop` is set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class StopStrings:
             return piece
         text = self._held + piece
         start, stop = min(
-            ((at, stop) for stop in self._stops if (at := text.find(stop)) >= 0), default=(-1, "")
+            ((index, stop) for stop in self._stops if (index := text.find(stop)) >= 0),
+            default=(-1, ""),
         )
         if start >= 0:
             self.matched = stop
@@ -35,7 +36,7 @@ class StopStrings:
         return held
 
     def _longest_beginning(self, text: str) -> int:
-        """Length of the longest end of `text` that a stop string begins with."""
+        """Returns the length of the longest end of `text` that a stop string begins with."""
         longest = max(len(stop) for stop in self._stops) - 1
         for size in range(min(longest, len(text)), 0, -1):
             end = text[-size:]

@@ -1,7 +1,7 @@
-"""Text <-> tokens, by the checkpoint's own `tokenizers` file.
+"""Converts text to tokens and back, with the checkpoint's own `tokenizers` file.
 
 In:  a tokenizers.Tokenizer, read from tokenizer.json or built from a GGUF file.
-Out: ids, text, and per token its bytes where that is well defined.
+Out: ids, text, and the bytes of a token if they are well defined.
 Rule: nothing here knows of templates or requests.
 """
 
@@ -14,8 +14,8 @@ import tokenizers
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The byte-level alphabet: printable bytes stand for themselves, the others for characters from
-    U+0100 on."""
+    """Returns the byte-level alphabet: printable bytes are themselves, the others are characters
+    from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     table = {chr(byte): byte for byte in printable}
     others = (byte for byte in range(256) if byte not in set(printable))
@@ -51,12 +51,12 @@ class Tokenizer:
         return text
 
     def token_bytes(self, token: int) -> bytes:
-        """Of a byte-level tokenizer. Ids beyond the vocabulary (padded embeddings) are empty, as in
-        `decode`."""
-        found = self._bytes.get(token)
-        if found is None:
-            found = self._bytes[token] = self._look_up(token)
-        return found
+        """Returns the bytes of a token of a byte-level tokenizer. Ids beyond the vocabulary (padded
+        embeddings) are empty, as in `decode`."""
+        data = self._bytes.get(token)
+        if data is None:
+            data = self._bytes[token] = self._look_up(token)
+        return data
 
     def text_token_bytes(self, token: int) -> bytes:
         return b"" if token in self.special_token_ids else self.token_bytes(token)
