@@ -143,7 +143,7 @@ def test_answers_follow_a_schema(llm_server: Server, schema: dict[str, Any]) -> 
 def test_a_schema_that_cannot_be_used_is_a_400(llm_server: Server) -> None:
     for value, words in (
         ("{", "the json_schema of the request cannot be used"),
-        ('{"type": "no such type"}', "which is no type of JSON"),
+        ('{"type": "no such type"}', "which is not a JSON type"),
     ):
         status, message = call(
             llm_server, "tiny", prompt="x", grammar=GrammarCall("json_schema", value)

@@ -11,11 +11,13 @@ import transformers
 
 VOCAB = 211
 COMMON: dict[str, Any] = {
-    "vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 256,
+    "vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "max_position_embeddings": 256,
     "bos_token_id": 1, "eos_token_id": None, "pad_token_id": None,
 }  # fmt: skip
 LLAMA3 = {
-    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }  # fmt: skip
 YARN = {
@@ -25,7 +27,8 @@ YARN = {
     "original_max_position_embeddings": 64,
 }
 LONGROPE = {
-    "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7], "long_factor": [2.0] * 8,
+    "rope_type": "longrope", "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7], "long_factor": [2.0] * 8,
     "original_max_position_embeddings": 256,
 }  # fmt: skip
 BIAS = {"attention_bias": True, "mlp_bias": True}
@@ -33,22 +36,31 @@ LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama2": ("Llama", {"intermediate_size": 96}),
-    "llama3": ("Llama", {"intermediate_size": 96, "num_key_value_heads": 2, "rope_parameters": LLAMA3}),
-    "llama-linear": ("Llama", {"intermediate_size": 96, "num_key_value_heads": 1, "rope_parameters": LINEAR, **BIAS}),
-    "smollm2": ("Llama", {"intermediate_size": 96, "num_key_value_heads": 2, "tie_word_embeddings": True}),
-    "mistral": ("Mistral", {"intermediate_size": 96, "num_key_value_heads": 2, "sliding_window": 20}),
-    "qwen2": ("Qwen2", {"intermediate_size": 96, "num_key_value_heads": 2, "rope_parameters": YARN}),
+    "llama3": ("Llama", {"intermediate_size": 96, "num_key_value_heads": 2,
+        "rope_parameters": LLAMA3}),
+    "llama-linear": ("Llama",
+        {"intermediate_size": 96, "num_key_value_heads": 1, "rope_parameters": LINEAR, **BIAS}),
+    "smollm2": ("Llama", {"intermediate_size": 96, "num_key_value_heads": 2,
+        "tie_word_embeddings": True}),
+    "mistral": ("Mistral",
+        {"intermediate_size": 96, "num_key_value_heads": 2, "sliding_window": 20}),
+    "qwen2": ("Qwen2", {"intermediate_size": 96, "num_key_value_heads": 2,
+        "rope_parameters": YARN}),
     "qwen2-window": (
         "Qwen2",
-        {"intermediate_size": 96, "num_key_value_heads": 2, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+        {"intermediate_size": 96, "num_key_value_heads": 2, "use_sliding_window": True,
+            "sliding_window": 16, "max_window_layers": 1},
     ),
-    "qwen3": ("Qwen3", {"intermediate_size": 96, "num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": True}),
+    "qwen3": ("Qwen3", {"intermediate_size": 96, "num_key_value_heads": 2, "head_dim": 32,
+        "tie_word_embeddings": True}),
     "phi3": ("Phi3", {"intermediate_size": 96, "num_key_value_heads": 2, "sliding_window": 24}),
-    "phi3-long": ("Phi3", {"intermediate_size": 96, "num_key_value_heads": 2, "rope_parameters": LONGROPE}),
+    "phi3-long": ("Phi3", {"intermediate_size": 96, "num_key_value_heads": 2,
+        "rope_parameters": LONGROPE}),
     "gemma2": (
         "Gemma2",
         {
-            "intermediate_size": 96, "num_key_value_heads": 2, "head_dim": 32, "sliding_window": 16, "query_pre_attn_scalar": 24,
+            "intermediate_size": 96, "num_key_value_heads": 2, "head_dim": 32,
+            "sliding_window": 16, "query_pre_attn_scalar": 24,
             "attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0,
         },
     ),

@@ -18,7 +18,7 @@ NUM_BLOCKS = 9
         max_size=60,
     )
 )
-def test_holders_and_contents_stay_true(moves: list[tuple[str, int]]) -> None:
+def test_holders_and_contents_stay_consistent(moves: list[tuple[str, int]]) -> None:
     pool = BlockPool(NUM_BLOCKS, 4)
     held: list[list[int]] = []
     content: dict[bytes, int] = {}
@@ -52,7 +52,7 @@ def test_holders_and_contents_stay_true(moves: list[tuple[str, int]]) -> None:
     assert pool.num_free == pool.capacity == NUM_BLOCKS - 1
 
 
-def test_the_longest_known_beginning_is_matched() -> None:
+def test_matches_the_longest_known_prefix() -> None:
     pool = BlockPool(8, 2)
     first = chain_hash(root_hash("salt"), [1, 2])
     second = chain_hash(first, [3, 4])
@@ -67,7 +67,7 @@ def test_the_longest_known_beginning_is_matched() -> None:
     assert chain_hash(first, [3, 4]) != chain_hash(root_hash("salt"), [3, 4])
 
 
-def test_the_end_of_a_sequence_is_given_out_before_its_beginning() -> None:
+def test_allocates_the_end_of_a_sequence_before_its_beginning() -> None:
     pool = BlockPool(4, 1)
     blocks = pool.allocate(3)
     for index, block in enumerate(blocks):
@@ -77,7 +77,7 @@ def test_the_end_of_a_sequence_is_given_out_before_its_beginning() -> None:
     assert pool.match([b"\x00", b"\x01", b"\x02"]) == blocks[:2]
 
 
-def test_blocks_without_content_go_first() -> None:
+def test_allocates_blocks_without_content_first() -> None:
     pool = BlockPool(3, 1)
     named, bare = pool.allocate(2)
     pool.remember(named, b"x")

@@ -16,7 +16,8 @@ from naiad.llm.start.load import load_engine
 from tests.unit.llm.engines import request, run
 
 SHAPE = {
-    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "vocab_size": 97, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4,
     "max_position_embeddings": 64,
 }  # fmt: skip
 
@@ -30,7 +31,7 @@ def write_config(folder: Path, model_type: str) -> Path:
     return folder
 
 
-def test_it_generates_without_weights_on_disk(tmp_path: Path) -> None:
+def test_generates_without_weights_on_disk(tmp_path: Path) -> None:
     engine = load_engine(write_config(tmp_path, "llama"), settings("dummy"))
     done = run(engine, [request("a", [1, 2, 3], max_tokens=4)])[("a", 0)]
     assert len(done.tokens) == 4
@@ -44,6 +45,6 @@ def test_only_families_with_a_fast_path_have_it(tmp_path: Path) -> None:
         load_engine(write_config(tmp_path, "bloom"), settings("dummy"))
 
 
-def test_other_values_are_refused(tmp_path: Path) -> None:
+def test_rejects_other_values(tmp_path: Path) -> None:
     with pytest.raises(NaiadError, match="load_format is 'npcache', expected auto or dummy"):
         load_engine(write_config(tmp_path, "llama"), settings("npcache"))

@@ -77,7 +77,7 @@ def test_max_tokens_is_cut_to_the_context(engine: Engine) -> None:
     assert completion.finish_reason is FinishReason.LENGTH
 
 
-def test_a_stop_token_ends_it_and_is_named(engine: Engine) -> None:
+def test_a_stop_token_ends_the_completion_and_is_reported(engine: Engine) -> None:
     tokens = only(engine).tokens
     stop = tokens[6]
     completion = only(engine, stop_token_ids=[stop])
@@ -87,7 +87,7 @@ def test_a_stop_token_ends_it_and_is_named(engine: Engine) -> None:
     assert completion.text == engine.builder.tokenizer.decode(completion.tokens[:-1])
 
 
-def test_end_of_sequence_ends_it_unless_ignored(engine: Engine) -> None:
+def test_end_of_sequence_ends_the_completion_unless_ignored(engine: Engine) -> None:
     completion = only(engine, logit_bias={EOS: 1000.0}, ignore_eos=False)
     assert (completion.tokens, completion.text, completion.finish_reason) == (
         [EOS],
@@ -105,7 +105,7 @@ def test_min_tokens_forbid_the_end(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("include", [False, True])
-def test_a_stop_string_is_never_shown_in_part(include: bool, engine: Engine) -> None:
+def test_a_stop_string_is_never_returned_in_part(include: bool, engine: Engine) -> None:
     text = only(engine, max_tokens=30).text
     stop = text[9:12]
     completion = only(engine, max_tokens=30, stop=[stop], include_stop_str_in_output=include)
@@ -121,7 +121,7 @@ def test_stop_strings_wait_for_min_tokens(engine: Engine) -> None:
     assert len(completion.tokens) >= 10
 
 
-def test_bad_words_do_not_come(engine: Engine) -> None:
+def test_bad_words_are_not_generated(engine: Engine) -> None:
     assert engine.builder.tokenizer is not None
     tokens = only(engine, max_tokens=30).tokens
     single = engine.builder.tokenizer.decode(tokens[2:3])
@@ -129,7 +129,7 @@ def test_bad_words_do_not_come(engine: Engine) -> None:
     assert tokens[2] not in completion.tokens
 
 
-def test_a_bad_word_of_several_tokens_is_broken_off(engine: Engine) -> None:
+def test_a_bad_word_of_several_tokens_is_not_completed(engine: Engine) -> None:
     tokenizer = engine.builder.tokenizer
     assert tokenizer is not None
     tokens = only(engine, max_tokens=30).tokens
@@ -237,7 +237,7 @@ def test_a_bad_request_is_its_own_error(
     assert len(only(engine, max_tokens=3).tokens) == 3
 
 
-def test_an_id_under_way_is_refused(engine: Engine) -> None:
+def test_rejects_the_id_of_an_open_request(engine: Engine) -> None:
     engine.submit(request("a", "x", max_tokens=2))
     with pytest.raises(NaiadError, match="'a' is under way"):
         engine.submit(request("a", "y"))
@@ -317,7 +317,7 @@ def test_a_grammar_that_raises_fails_its_request_only(engine: Engine) -> None:
     assert len(completions[("b", 0)].tokens) == 12
 
 
-def test_out_of_memory_is_answered_by_smaller_steps(
+def test_out_of_memory_leads_to_smaller_steps(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = small_engine(folder, max_num_batched_tokens=1024, num_kv_blocks=600, max_model_len=256)
@@ -392,11 +392,15 @@ def test_a_thousand_random_requests_leave_nothing_behind(folder: Path) -> None:
             n = source.choice([1, 1, 1, 3])
             engine.submit(
                 request(
-                    str(submitted), [source.randrange(VOCAB) for _ in range(source.choice([1, 3, 4, 5, 30, 90]))], source.choice([0, 0, 1]),
-                    temperature=source.choice([0.0, 1.0]), top_k=source.choice([0, 4]), top_p=source.choice([1.0, 0.8]), n=n,
-                    repetition_penalty=source.choice([1.0, 1.2]), logit_bias=source.choice([{}, {5: -5.0}]),
+                    str(submitted), [source.randrange(VOCAB) for _ in range(source.choice([1, 3, 4,
+                        5, 30, 90]))], source.choice([0, 0, 1]),
+                    temperature=source.choice([0.0, 1.0]), top_k=source.choice([0, 4]),
+                    top_p=source.choice([1.0, 0.8]), n=n,
+                    repetition_penalty=source.choice([1.0, 1.2]),
+                    logit_bias=source.choice([{}, {5: -5.0}]),
                     max_tokens=source.randint(1, 12),
-                    stop_token_ids=source.choice([[], [1, 2, 3, 4, 5, 6, 7, 8]]), logprobs=source.choice([None, None, 2]),
+                    stop_token_ids=source.choice([[], [1, 2, 3, 4, 5, 6, 7, 8]]),
+                    logprobs=source.choice([None, None, 2]),
                 )
             )  # fmt: skip
             submitted, completions = submitted + 1, completions + n

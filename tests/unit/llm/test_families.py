@@ -75,7 +75,7 @@ def test_steps_in_flight_change_nothing(is_asynchronous: bool, tmp_path: Path) -
         checkpoints.check_greedy(model, prompt, completions[(str(index), 0)].tokens)
 
 
-def test_a_checkpoint_that_does_not_fit_its_config_is_refused(tmp_path: Path) -> None:
+def test_rejects_a_checkpoint_that_does_not_fit_its_config(tmp_path: Path) -> None:
     checkpoints.save_checkpoint("llama2", tmp_path)
     config = tmp_path / "config.json"
     config.write_text(
@@ -119,7 +119,7 @@ def test_a_broken_folder_is_that_folders_error(
     ],
     ids=str,
 )
-def test_bad_settings_are_named(values: dict[str, Any], tmp_path: Path) -> None:
+def test_rejects_bad_settings_with_their_name(values: dict[str, Any], tmp_path: Path) -> None:
     checkpoints.save_checkpoint("llama2", tmp_path)
     with pytest.raises(NaiadError, match=next(iter(values))):
         load_engine(tmp_path, EngineSettings(**values))
@@ -138,7 +138,7 @@ def test_pickled_weights_need_the_option(tmp_path: Path) -> None:
     checkpoints.check_greedy(model, prompt, completion.tokens)
 
 
-def test_unknown_rope_is_refused(tmp_path: Path) -> None:
+def test_rejects_an_unknown_rope(tmp_path: Path) -> None:
     checkpoints.save_checkpoint("llama3", tmp_path)
     config = tmp_path / "config.json"
     config.write_text(config.read_text().replace('"llama3"', '"spiral"'))

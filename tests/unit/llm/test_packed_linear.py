@@ -29,7 +29,7 @@ PROMPTS = [[5, 6, 7], list(range(3, 45)), [9] * 17]
 @pytest.mark.parametrize("is_half_enough", [False, True])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("num_rows", [0, 1, 3, 70])
-def test_products_are_those_of_the_plain_matrix(
+def test_products_equal_those_of_the_plain_matrix(
     num_rows: int, has_bias: bool, is_half_enough: bool
 ) -> None:
     torch.manual_seed(1)
@@ -53,7 +53,7 @@ def test_products_are_those_of_the_plain_matrix(
     assert pack(packed, is_half_enough) is packed or not packed_linear.can_reorder(torch.float32)
 
 
-def test_numbers_beyond_float16_stay_as_they_are() -> None:
+def test_keeps_numbers_beyond_float16() -> None:
     weight = torch.full((4, 4), 1.0e5)
     packed = pack(Linear(weight), True)
     assert not isinstance(packed, HalfLinear)
@@ -67,7 +67,8 @@ def head_of(engine: Engine) -> Linear:
 
 @needs_packing
 @pytest.mark.parametrize(("saved", "values", "is_half"), [
-    (torch.bfloat16, {"dtype": "auto"}, True), (torch.float16, {"dtype": "auto"}, True), (torch.float32, {"dtype": "auto"}, False),
+    (torch.bfloat16, {"dtype": "auto"}, True), (torch.float16, {"dtype": "auto"}, True),
+    (torch.float32, {"dtype": "auto"}, False),
     (torch.bfloat16, {"dtype": "float32"}, False), (torch.bfloat16, {"dtype": "bfloat16"}, False),
 ], ids=str)  # fmt: skip
 def test_matrices_are_halved_only_where_nothing_is_lost(

@@ -58,7 +58,7 @@ def test_rows_of_one_group_stay_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("family", ["llama3", "mistral", "qwen2-window", "gemma2"])
-def test_groups_change_no_token(
+def test_groups_do_not_change_tokens(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_layout, "ALWAYS_PADDED", 1)

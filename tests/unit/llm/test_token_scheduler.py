@@ -104,7 +104,7 @@ def test_a_long_prompt_is_cut_where_the_budget_ends() -> None:
     ]
 
 
-def test_generating_sequences_go_before_prompts() -> None:
+def test_schedules_generating_sequences_before_prompts() -> None:
     bench = Bench(budget=16)
     first = bench.add(4, max_tokens=20)
     bench.step()
@@ -127,7 +127,7 @@ def test_better_priority_is_admitted_first() -> None:
     assert order == ["1", "2", "0"]
 
 
-def test_the_lowest_rank_gives_way_and_comes_back_whole() -> None:
+def test_preempts_the_lowest_rank_and_restores_it() -> None:
     bench = Bench(num_blocks=9, block_size=4, budget=64, caching=False)
     first, second = bench.add(12, max_tokens=12), bench.add(12, max_tokens=12)
     plans = bench.run()
@@ -158,7 +158,7 @@ def test_a_preempted_sequence_waits_for_its_token_on_the_device() -> None:
     )
 
 
-def test_a_shared_beginning_is_computed_once_even_within_a_step() -> None:
+def test_computes_a_shared_prefix_once_even_within_a_step() -> None:
     bench = Bench(budget=64, block_size=4)
     shared = list(range(500, 511))
     bench.add([*shared, 1])

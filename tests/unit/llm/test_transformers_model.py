@@ -24,7 +24,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-moe": (
         "Qwen3Moe",
         {
-            "intermediate_size": 96, "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2,
+            "intermediate_size": 96, "moe_intermediate_size": 32, "num_experts": 4,
+            "num_experts_per_tok": 2, "num_key_value_heads": 2,
             "head_dim": 16,
         },
     ),
@@ -57,7 +58,7 @@ def test_greedy_tokens_equal_transformers(name: str, tmp_path: Path) -> None:
     ("kind", "values"),
     [("Mamba", {"state_size": 4, "expand": 2}), ("Bloom", {"n_head": 4})],
 )
-def test_models_that_mix_tokens_elsewhere_are_refused(
+def test_rejects_models_that_mix_tokens_outside_of_attention(
     kind: str, values: dict[str, Any], tmp_path: Path
 ) -> None:
     config = getattr(transformers, f"{kind}Config")(

@@ -21,7 +21,7 @@ ENGINE = "naiad.llm.openvino.engine"
 
 
 @pytest.mark.parametrize("module", [*MODULES, ENGINE])
-def test_it_is_imported(module: str) -> None:
+def test_imports_without_torch(module: str) -> None:
     if module == ENGINE:
         pytest.importorskip(
             "openvino_genai", reason="needs openvino-genai (the openvino-llm extra)"

@@ -14,7 +14,8 @@ from tokenizers import (
 
 TEXT = [
     "The quick brown fox jumps over the lazy dog. The end of the story, the beginning of another.",
-    "Größe, naïve, façade, 東京タワー, привет мир, 😀😃 emoji and 12345 numbers; tabs\tand\nnew lines.",
+    "Größe, naïve, façade, 東京タワー, привет мир, 😀😃 emoji and 12345 numbers; "
+    "tabs\tand\nnew lines.",
 ]
 
 

@@ -19,9 +19,11 @@ from naiad.llm.grammar.rules import ROOT, render
 from tests.unit.llm.grammar.derivation import accepts, derive
 
 EXPRESSIONS = [
-    "abc", "a|b|", "(ab|c)*d+e?", "[a-c]{2,4}", "[^a-y\\s]{1}", "a{3}", "a{2,}", "x*?y+?", "(?:a|(b))c", "(?<n>a)b", "(?P<n>a)b",
+    "abc", "a|b|", "(ab|c)*d+e?", "[a-c]{2,4}", "[^a-y\\s]{1}", "a{3}", "a{2,}", "x*?y+?",
+    "(?:a|(b))c", "(?<n>a)b", "(?P<n>a)b",
     "\\d\\w\\D\\W\\S",
-    "\\x41\\u0042\\u{43}", "[\\]\\-^]", "[-a]", "[a-]", "^a$|^b$", "(^a|b)c", "a(b|c$)", ".{2}", "\\.\\*\\[\\(\\{\\|\\\\\\/", "\\t\\n", "{",
+    "\\x41\\u0042\\u{43}", "[\\]\\-^]", "[-a]", "[a-]", "^a$|^b$", "(^a|b)c", "a(b|c$)", ".{2}",
+    "\\.\\*\\[\\(\\{\\|\\\\\\/", "\\t\\n", "{",
     "",
     "é[à-ü]\U0001f600", "[\\w.-]+@x", "(a|b){2}(c|d){0,2}", "((a)(b)?)*", "(a*|b)*", "(a?)+c",
 ]  # fmt: skip
@@ -46,7 +48,7 @@ def test_every_text_drawn_fits(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_inside_a_json_string_it_says_the_same(expression: str) -> None:
+def test_matches_the_same_texts_inside_a_json_string(expression: str) -> None:
     rules = lower({ROOT: read_expression(expression, in_json)})
     for seed in range(50):
         text = derive(rules, random.Random(seed))
@@ -61,7 +63,7 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(PIECES, min_size=1, max_size=4).map("".join), st.text("abc", max_size=7))
-def test_it_recognises_what_python_does(expression: str, text: str) -> None:
+def test_matches_what_python_matches(expression: str, text: str) -> None:
     expected = re.fullmatch(expression, text) is not None
     rules = {ROOT: read_expression(expression)}
     assert accepts(rules, text) is expected
@@ -71,16 +73,19 @@ def test_it_recognises_what_python_does(expression: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
-        ("(?=a)b", r"'\(\?='"), ("(?<!a)b", r"'\(\?<'"), ("(a)\\1", r"'\\1'"), ("a\\b", r"'\\b'"), ("\\p{L}", r"'\\p'"), ("a^b", r"'\^'"),
+        ("(?=a)b", r"'\(\?='"), ("(?<!a)b", r"'\(\?<'"), ("(a)\\1", r"'\\1'"), ("a\\b", r"'\\b'"),
+        ("\\p{L}", r"'\\p'"), ("a^b", r"'\^'"),
         ("a$b", r"'\$'"),
-        ("(a$)b", r"'\$'"), ("(^a)*", "repeated anchor"), ("(a", "not closed"), ("a)", "closes nothing"), ("[a", "not closed"),
+        ("(a$)b", r"'\$'"), ("(^a)*", "repeated anchor"), ("(a", "not closed"),
+        ("a)", "closes nothing"), ("[a", "not closed"),
         ("*a", "after nothing"),
-        ("a**", r"'\*'"), ("a{3,2}", "wrong order"), ("a{,2}", "others as text"), ("[b-a]", "a range"), ("[\\d-z]", "a range"),
+        ("a**", r"'\*'"), ("a{3,2}", "wrong order"), ("a{,2}", "others as text"),
+        ("[b-a]", "a range"), ("[\\d-z]", "a range"),
         ("[]", "no characters"), ("\\ud800", "character code"),
         ("\\", r"'\\'"), ("(" * 200 + ")" * 200, "too many groups"),
     ],
 )  # fmt: skip
-def test_what_a_grammar_cannot_say_is_refused(expression: str, words: str) -> None:
+def test_rejects_what_a_grammar_cannot_express(expression: str, words: str) -> None:
     with pytest.raises(NaiadError, match=words) as refused:
         read_expression(expression)
     assert refused.value.code.name == "INVALID_ARG"

@@ -24,7 +24,7 @@ ROOT: dict[str, Any] = {
         ("#/$defs/", True),
     ],
 )
-def test_places_inside_the_schema(pointer: str, found: Any) -> None:
+def test_finds_places_inside_the_schema(pointer: str, found: Any) -> None:
     assert find_reference(ROOT, pointer, "#") == found
 
 
@@ -42,7 +42,7 @@ def test_places_inside_the_schema(pointer: str, found: Any) -> None:
         (3, "is 3, expected a place inside it"),
     ],
 )
-def test_what_leads_nowhere_says_where_it_stands(pointer: Any, words: str) -> None:
+def test_rejects_references_that_lead_nowhere(pointer: Any, words: str) -> None:
     with pytest.raises(NaiadError, match=f"'\\$ref' at '#/items' of the schema {words}") as refused:
         find_reference(ROOT, pointer, "#/items")
     assert refused.value.code is Code.INVALID_ARG

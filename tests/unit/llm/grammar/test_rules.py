@@ -35,7 +35,7 @@ name ::= [A-Z] [a-z]{2,4} | [^\x00-\x7f"\]\\-] | "x"{2} | "\u00e9"
 """
 
 
-def test_a_users_grammar_means_what_it_says() -> None:
+def test_matches_the_texts_of_a_users_grammar() -> None:
     rules = read_grammar(USERS)
     for text in ("Hello", 'Good "day"\n, Ada!', "Hello, é, xx, Emil.", "Hello, \U0001f600"):
         assert accepts(rules, text), text
@@ -43,7 +43,7 @@ def test_a_users_grammar_means_what_it_says() -> None:
         assert not accepts(rules, text), text
 
 
-def test_what_is_written_is_read_again_as_the_same() -> None:
+def test_rendered_grammars_are_read_back_unchanged() -> None:
     rules = read_grammar(USERS)
     again = read_grammar(render(rules))
     assert render(again) == render(rules)
@@ -58,32 +58,37 @@ def test_what_is_written_is_read_again_as_the_same() -> None:
     [
         ("", "no rule 'root'"), ('a ::= "x"', "no rule 'root'"), ("root ::= x", "no rule 'x'"),
         ('root ::= root "a" | "b"', "rule 'root' of the grammar begins with itself"),
-        ('root ::= a\na ::= "x"? b\nb ::= a "y" | "z"', "begins with itself"), ('root ::= "a" root', "no end"),
+        ('root ::= a\na ::= "x"? b\nb ::= a "y" | "z"', "begins with itself"),
+        ('root ::= "a" root', "no end"),
         ("root ::= root", "begins with itself"),
-        ('root ::= "a', "in line 1"), ('root ::= "a"\nroot ::= "b"', "two rules 'root'"), ('root ::= ("a"', "its end"),
+        ('root ::= "a', "in line 1"), ('root ::= "a"\nroot ::= "b"', "two rules 'root'"),
+        ('root ::= ("a"', "its end"),
         ('root ::= "a")', r"'\)'"),
-        ('root "a"', "cannot be used"), ('root ::= (="a") "a"', "cannot be used"), ('root ::= TagDispatch("a")', r"'\('"),
+        ('root "a"', "cannot be used"), ('root ::= (="a") "a"', "cannot be used"),
+        ('root ::= TagDispatch("a")', r"'\('"),
         ("root ::= [b-a]", "wrong order"),
-        ("root ::= []", "no characters"), ('root ::= "\\q"', r"'\\q'"), ('root ::= "a"{3,2}', r"'\{3,2\}'"),
+        ("root ::= []", "no characters"), ('root ::= "\\q"', r"'\\q'"),
+        ('root ::= "a"{3,2}', r"'\{3,2\}'"),
         ('root ::= "a"{9999999}', "9999999 times"),
-        ("root ::= " + "(" * 500 + '"a"' + ")" * 500, "too many groups"), ('root ::= [\\ud800]', "ud800"), ('root ::= "a" | *', r"'\*'"),
+        ("root ::= " + "(" * 500 + '"a"' + ")" * 500, "too many groups"),
+        ('root ::= [\\ud800]', "ud800"), ('root ::= "a" | *', r"'\*'"),
         ("::= x", "::="),
         ('root ::= /a/', "'/a/'"), ('root ::= ("a"{4000}){4000} ', "8000 times"),
     ],
 )  # fmt: skip
-def test_what_could_hurt_is_refused(text: str, words: str) -> None:
+def test_rejects_harmful_grammars(text: str, words: str) -> None:
     with pytest.raises(NaiadError, match=words) as refused:
         check(read_grammar(text))
     assert refused.value.code.name == "INVALID_ARG"
 
 
-def test_a_grammar_that_is_too_large_is_refused() -> None:
+def test_rejects_a_grammar_that_is_too_large() -> None:
     with pytest.raises(NaiadError, match="bytes, expected at most"):
         render({ROOT: Text("x" * 300_000)})
     wide = Repeat(Characters(((0x20, 0xD7FF),)), 0, 600)
     render({ROOT: wide})
     with pytest.raises(
-        NaiadError, match="600 places for any character, counting repeats; this engine takes 512"
+        NaiadError, match="600 places for any character, counting repeats; this engine accepts 512"
     ):
         render({ROOT: wide}, 512)
 

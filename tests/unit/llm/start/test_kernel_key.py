@@ -21,7 +21,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **members: object) -> None:
     vars(sys.modules["triton.runtime.cache"]).update(members)
 
 
-def test_for_a_gpu_it_is_computed_while_the_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_computed_while_the_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, goes_on = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
 
@@ -40,7 +40,7 @@ def test_for_a_gpu_it_is_computed_while_the_block_runs(monkeypatch: pytest.Monke
     assert not threads[0].is_alive()
 
 
-def test_triton_is_imported_before_by_the_thread_that_loads(
+def test_the_loading_thread_imports_triton_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two threads that import it at once find it half done."""
@@ -65,13 +65,13 @@ def test_without_a_gpu_nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> N
     assert not asked
 
 
-def test_another_triton_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignores_a_triton_without_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
     with computed_meanwhile(torch.device("cuda")):
         pass
 
 
-def test_a_load_that_fails_waits_for_the_thread_and_says_why(
+def test_a_failing_load_waits_for_the_thread_and_keeps_its_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install(monkeypatch, triton_key=lambda: "key")

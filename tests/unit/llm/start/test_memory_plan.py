@@ -51,7 +51,7 @@ def test_the_cache_leaves_room_for_the_logits_that_graphs_keep(
         assert 52 * GIB - BLOCK_BYTES <= taken + kept + GIB <= 52 * GIB
 
 
-def test_what_does_not_fit_is_said_before_anything_is_captured(
+def test_rejects_too_little_memory_before_anything_is_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * GIB, 24 * GIB))

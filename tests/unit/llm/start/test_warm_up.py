@@ -17,7 +17,7 @@ from tests.unit.llm.engines import request, run, small_engine
 @pytest.mark.parametrize(
     "values", [{}, {"max_num_seqs": 1, "max_waiting_requests": 1}, {"num_kv_blocks": 60}]
 )
-def test_nothing_is_left_of_it(tmp_path: Path, values: dict[str, int]) -> None:
+def test_leaves_no_trace_in_the_engine(tmp_path: Path, values: dict[str, int]) -> None:
     save_checkpoint("llama3", tmp_path)
     fresh, warm = (small_engine(tmp_path, seed=3, **values) for _ in range(2))
     warm_up(warm)
@@ -31,7 +31,7 @@ def test_nothing_is_left_of_it(tmp_path: Path, values: dict[str, int]) -> None:
     assert warm.load().prefix_hits == fresh.load().prefix_hits
 
 
-def test_long_prompts_are_left_out_where_they_do_not_fit(tmp_path: Path) -> None:
+def test_skips_prompts_that_do_not_fit(tmp_path: Path) -> None:
     save_checkpoint("llama3", tmp_path)
     engine = small_engine(tmp_path)
     seen: list[int] = []

@@ -24,7 +24,7 @@ class FakeEvent:
         self.did.append("wait")
 
 
-def test_a_step_without_a_sampled_row_is_waited_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_for_a_step_without_a_sampled_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the host would run ahead of a prompt in many pieces, and overwrite staging buffers that
     the device has yet to read."""
     FakeEvent.did = []

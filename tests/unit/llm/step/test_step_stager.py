@@ -71,7 +71,7 @@ def test_some_program_of_either_attention_has_work_or_padding(
     assert step.slots[step.sample_rows.long()].tolist() == [row.sequence.slot for row in plan.rows]
 
 
-def test_sections_of_a_size_are_always_at_the_same_places() -> None:
+def test_sections_of_a_size_always_have_the_same_addresses() -> None:
     stager = StepStager(512, 12, ChunkPlanner(4, 2), torch.device("cpu"), max_padded_tokens=512)
     places = set()
     for plan in (StepPlan(), plan_of(12, []), plan_of(0, [255]), plan_of(3, [100, 7])):

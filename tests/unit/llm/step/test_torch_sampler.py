@@ -95,7 +95,7 @@ def test_stop_tokens_are_possible_again_at_min_tokens() -> None:
     ]
 
 
-def test_counts_follow_what_is_chosen() -> None:
+def test_counts_the_chosen_tokens() -> None:
     table = SlotTable(1, VOCAB, CPU)
     fill(table, frequency_penalty=0.4)
     assert [pick(table, ramp(t3=2.0, t7=1.7)) for _ in range(5)] == [3, 7, 3, 7, 3]
@@ -135,7 +135,8 @@ def expected_weights(
 @pytest.mark.parametrize(
     "values",
     [
-        {}, {"temperature": 0.5}, {"temperature": 2.0}, {"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.2}, {"top_k": 5, "top_p": 0.7},
+        {}, {"temperature": 0.5}, {"temperature": 2.0}, {"top_k": 3}, {"top_p": 0.6},
+        {"min_p": 0.2}, {"top_k": 5, "top_p": 0.7},
         {"temperature": 1.5, "top_k": 8, "top_p": 0.9, "min_p": 0.05},
     ],
     ids=str,
@@ -166,15 +167,18 @@ def test_the_stream_depends_on_seed_and_position_alone() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"temperature": -0.1}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.1}, {"min_p": 2.0}, {"top_k": -2}, {"n": 0},
-        {"n": 1000}, {"max_tokens": 0}, {"min_tokens": -1}, {"min_tokens": 9, "max_tokens": 8}, {"repetition_penalty": 0.0},
+        {"temperature": -0.1}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.1},
+        {"min_p": 2.0}, {"top_k": -2}, {"n": 0},
+        {"n": 1000}, {"max_tokens": 0}, {"min_tokens": -1}, {"min_tokens": 9, "max_tokens": 8},
+        {"repetition_penalty": 0.0},
         {"presence_penalty": 1e9}, {"logprobs": 21},
-        {"logprobs": -1}, {"logit_bias": {VOCAB: 1.0}}, {"logit_bias": {-1: 1.0}}, {"logit_bias": {1: float("nan")}},
+        {"logprobs": -1}, {"logit_bias": {VOCAB: 1.0}}, {"logit_bias": {-1: 1.0}},
+        {"logit_bias": {1: float("nan")}},
         {"stop_token_ids": [VOCAB]}, {"stop": [""]}, {"bad_words": [""]},
     ],
     ids=str,
 )  # fmt: skip
-def test_bad_parameters_are_named(values: dict[str, Any]) -> None:
+def test_rejects_bad_parameters_with_their_name(values: dict[str, Any]) -> None:
     with pytest.raises(NaiadError) as caught:
         SamplingParameters(**values).check(VOCAB)
     assert any(name in caught.value.message for name in values)

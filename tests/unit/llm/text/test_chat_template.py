@@ -14,9 +14,12 @@ from naiad.errors import Code, NaiadError
 from naiad.llm.text.chat_template import ChatTemplate, read_chat_template
 
 CHATML = (
-    "{{ bos_token }}{% for message in messages %}{% if message.role == 'weird' %}{{ raise_exception('no weird role') }}{% endif %}"
-    "<|im_start|>{{ message['role'] }}\n{% generation %}{{ message['content'] }}{% endgeneration %}<|im_end|>\n{% endfor %}"
-    "{% if tools %}{{ tools | tojson }}{% endif %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message.role == 'weird' %}{{ raise_exception('no weird role') }}{% endif %}"
+    "<|im_start|>{{ message['role'] }}\n"
+    "{% generation %}{{ message['content'] }}{% endgeneration %}<|im_end|>\n{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hé <b>?"}]
 
@@ -24,8 +27,8 @@ CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": 
 def test_rendering() -> None:
     template = ChatTemplate(CHATML, {"bos_token": "<s>"})
     assert (
-        template.render(CHAT)
-        == "<s><|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHé <b>?<|im_end|>\n<|im_start|>assistant\n"
+        template.render(CHAT) == "<s><|im_start|>system\nBe brief.<|im_end|>\n"
+        "<|im_start|>user\nHé <b>?<|im_end|>\n<|im_start|>assistant\n"
     )
     assert template.render(CHAT, tools=[{"name": "é<"}], add_generation_prompt=False).endswith(
         '[{"name": "é<"}]'
@@ -54,7 +57,7 @@ def test_rendering_equals_transformers(tmp_path: Path) -> None:
     [[{"role": "weird", "content": "x"}], None],
     ids=["raised by the template", "no list"],
 )
-def test_what_does_not_fit_is_the_requests_error(messages: Any) -> None:
+def test_messages_that_do_not_fit_are_the_requests_error(messages: Any) -> None:
     with pytest.raises(NaiadError, match="chat template") as caught:
         ChatTemplate(CHATML).render(messages)
     assert caught.value.code is Code.INVALID_ARG
@@ -77,7 +80,7 @@ def test_a_broken_template_is_named() -> None:
         ChatTemplate("{% if %}")
 
 
-def test_where_templates_are_found(tmp_path: Path) -> None:
+def test_finds_templates_in_a_folder(tmp_path: Path) -> None:
     assert read_chat_template(tmp_path) is None
     config = {
         "chat_template": [

@@ -24,7 +24,7 @@ def pieces(
     return [*(detokenizer.append(token) for token in tokens), detokenizer.finish()]
 
 
-def test_the_kind_is_chosen_by_the_decoder() -> None:
+def test_the_decoder_determines_the_kind() -> None:
     assert isinstance(build_detokenizer(BYTE_LEVEL, [], True), ByteLevelDetokenizer)
     assert isinstance(build_detokenizer(SENTENCE_PIECE, [], True), WindowDetokenizer)
 
@@ -70,7 +70,7 @@ def test_no_piece_ends_in_half_a_character(tokenizer: Tokenizer) -> None:
     assert "".join(given_out).strip() == text
 
 
-def test_an_unfinished_character_is_shown_at_the_end() -> None:
+def test_returns_an_unfinished_character_at_the_end() -> None:
     tokens = BYTE_LEVEL.encode("é")
     half = [BYTE_LEVEL.backend.token_to_id("Ã")]
     assert "".join(pieces(BYTE_LEVEL, [], half)) == "\ufffd"

@@ -29,7 +29,7 @@ def first_stop(text: str, stops: list[str]) -> tuple[int, str] | None:
 
 @settings(max_examples=500, deadline=None)
 @given(TEXTS, STOPS, st.lists(st.integers(0, 30), max_size=6), st.booleans())
-def test_what_is_shown_ends_at_a_stop(
+def test_returned_text_ends_at_a_stop(
     text: str, stops: list[str], cuts: list[int], include_stop: bool
 ) -> None:
     matcher = StopStrings(stops, include_stop)
@@ -46,7 +46,7 @@ def test_what_is_shown_ends_at_a_stop(
 
 @settings(max_examples=300, deadline=None)
 @given(TEXTS, STOPS)
-def test_letter_by_letter_the_first_stop_to_be_complete_ends_it(
+def test_the_first_complete_stop_ends_text_that_arrives_by_letters(
     text: str, stops: list[str]
 ) -> None:
     matcher = StopStrings(stops, False)
@@ -64,7 +64,7 @@ def test_letter_by_letter_the_first_stop_to_be_complete_ends_it(
     ("pieces", "shown"),
     [(["Hel", "lo <|e", "nd|> x"], "Hello "), (["a<|", "b"], "a<|b"), (["<|end|>"], "")],
 )
-def test_held_text_is_let_go_when_it_becomes_something_else(pieces: list[str], shown: str) -> None:
+def test_releases_held_text_that_becomes_something_else(pieces: list[str], shown: str) -> None:
     matcher = StopStrings(["<|end|>"], False)
     got = "".join(matcher.append(piece) for piece in pieces)
     assert got + matcher.finish() == shown
