@@ -1,5 +1,5 @@
-"""First kernel of a step: token ids (from the host, or the last sampled one of the slot) -> rows of
-the embedding table."""
+"""The first kernel of a step: looks up token ids (from the host, or the slot's last sampled token)
+in the embedding table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _embed_kernel(
     mask = columns < hidden
     x = tl.load(table_ptr + token.to(tl.int64) * hidden + columns, mask=mask)
     if HAS_SCALE:
-        # The factor itself is rounded to the table's type, as the reference does it.
+        # The factor itself is rounded to the table's type, as in the reference.
         x = (x.to(tl.float32) * tl.full((), scale, tl.float32).to(x.dtype).to(tl.float32)).to(
             x.dtype
         )

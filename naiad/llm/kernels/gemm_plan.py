@@ -1,7 +1,7 @@
-"""Which kernel multiplies, by number of rows and shape of the matrix. Measured ahead on the chip,
-so that nothing is tuned at start.
+"""Chooses the kernel of a product by number of rows and shape of the matrix. The choices were
+measured on the chip in advance, so that nothing is tuned at start.
 
-In:  activations and a weight. Out: arguments for skinny_gemm, or None where cuBLAS is faster.
+In:  activations and a weight. Out: arguments for skinny_gemm, or None if cuBLAS is faster.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _choose(x: Tensor, weight: Tensor, num_sms: int) -> Choice | None:
 
 
 def _num_stages(num_programs: int, num_rows: int, num_sms: int) -> int:
-    """As deep as lets all programs run at the same time."""
+    """Returns the largest depth with which all programs run at the same time."""
     block_m = max(16, 1 << (num_rows - 1).bit_length())
     stage_bytes = (BLOCK_N + block_m) * BLOCK_K * 2
     return next(

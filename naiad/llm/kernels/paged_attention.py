@@ -1,8 +1,8 @@
-"""Attention over the paged cache for a whole step: one-token rows by the decode kernel, prompt
-segments by the prompt kernel.
+"""Attention over the paged cache for a whole step: the decode kernel computes one-token rows, the
+prompt kernel prompt segments.
 
-In:  queries of all rows; keys and values are in the cache, or given to be stored first. Out:
-     [tokens, heads * head_dim].
+In:  queries of all rows; keys and values are in the cache, or are passed in and stored first.
+Out: [tokens, heads * head_dim].
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TritonPagedAttention:
         step: StepInput,
         cache: KvCache,
     ) -> Tensor:
-        """For models that rotate on their own: [tokens, heads, head_dim] each."""
+        """Serves models that rotate by themselves; each tensor is [tokens, heads, head_dim]."""
         qkv = torch.cat((query, key, value), dim=1).flatten(1)
         query = rope_store(
             qkv, None, cache.keys[index], cache.values[index], self._no_angles, self._no_angles,
@@ -84,8 +84,8 @@ class TritonPagedAttention:
         return self.attend(query, index, shape, step, cache)
 
     def _decode_attention(self, shape: AttentionShape) -> DecodeAttention:
-        """Made at the first use of a shape: before any capture, since each graph's step runs once
-        uncaptured."""
+        """Allocates at the first use of a shape. This happens before any capture, because each
+        graph's step runs once uncaptured."""
         key = (shape.num_heads, shape.num_kv_heads, shape.head_dim)
         if key not in self._decode:
             self._decode[key] = DecodeAttention(

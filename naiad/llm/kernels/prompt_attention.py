@@ -1,8 +1,8 @@
-"""Paged attention of prompt segments: causal, over whatever of the sequence is in the cache already
-and the segment itself.
+"""Paged attention of prompt segments: causal, over the part of the sequence that is already in the
+cache and over the segment itself.
 
-In:  rotated queries, the cache (the segment's own keys are in it by now), and the step's tiles.
-     Out: rows of [tokens, heads * head_dim]. A program takes up to TILE_TOKENS queries of one head.
+In:  rotated queries, the cache (which already has the segment's own keys), and the step's tiles.
+Out: rows of [tokens, heads * head_dim]. A program handles up to TILE_TOKENS queries of one head.
      Keys before the tile's first query need no mask; the few tiles at the end do.
 """
 
@@ -141,7 +141,7 @@ def prompt_attention(
     max_length: int, tile_tokens: int = 64, tile_keys: int = 0, num_warps: int = 4,
     num_stages: int = 3,
 ) -> None:  # fmt: skip
-    """`tile_tokens` is what the tiles were cut to, `max_length` the longest sequence's end."""
+    """`tile_tokens` is the size of the tiles, `max_length` the end of the longest sequence."""
     _, num_kv_heads, page, head_dim = keys.shape
     num_heads = query.shape[1] // head_dim
     if tile_keys == 0:

@@ -1,9 +1,9 @@
-"""Queries and keys are normed (where the family does so) and rotated, keys and values go to their
-cache blocks: one kernel.
+"""Norms queries and keys (if the family does so), rotates them, and stores keys and values in their
+cache blocks, in one kernel.
 
 In:  the qkv projection, whole or as float32 parts of a split GEMM. Out: rotated queries; keys and
-     values in the cache. One program takes HEADS heads of one token. Rotation pairs value d with d
-     + half; what lies beyond 2 * half passes unchanged.
+     values in the cache. One program handles HEADS heads of one token. Rotation pairs value d with
+     d + half; values beyond 2 * half stay unchanged.
 """
 
 from __future__ import annotations

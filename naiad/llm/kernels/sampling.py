@@ -1,12 +1,14 @@
-"""Logits -> next tokens on the device, without a sort and without the host: five small kernels, all
-inside a captured graph.
+"""Samples next tokens from logits on the device, without a sort and without the host: five small
+kernels, all inside a captured graph.
 
 1. adjust: penalties and bitmasks, densely, for rows that have them
 2. patch: logit bias and banned stops, a few values per row
 3. cut: the smallest logit that top-k, top-p and min-p leave, by a radix search
-4. race: argmax of logit / temperature + Gumbel noise, in tiles   5. pick: the best tile's token;
-   next_tokens and the counts are updated. Rows that need none of a kernel leave it at once. Noise
-   is Philox of (seed, position, token): the same for any batch.
+4. race: argmax of logit / temperature + Gumbel noise, in tiles
+5. pick: the best tile's token; next_tokens and the counts are updated
+
+A program whose row does not need the kernel ends at once. The noise is Philox of (seed, position,
+token), so it does not depend on the batch.
 """
 
 from __future__ import annotations
@@ -116,7 +118,7 @@ def _load_logits(logits_ptr, adjusted_ptr, row, tokens, vocab_size, is_adjusted)
 
 @triton.jit
 def _ordered(x):
-    """Float -> uint32 in the same order."""
+    """Maps floats to uint32 in the same order."""
     bits = x.to(tl.uint32, bitcast=True)
     return tl.where((bits >> 31) != 0, bits ^ 0xFFFFFFFF, bits | 0x80000000)
 
@@ -127,8 +129,8 @@ def _search(
     floor, target,
     IS_MASS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The largest ordered value v so that the values >= v (and >= floor) reach the target: their
-    number, or their probability mass."""
+    """Returns the largest ordered value v such that the values >= v (and >= floor) reach the target
+    in number or in probability mass."""
     prefix = tl.full((), 0, tl.uint32)
     digits = tl.arange(0, 16)
     for index in range(num_passes):
@@ -176,7 +178,7 @@ def _cut_kernel(
             ),
         )
     best = tl.max(tops, axis=0)
-    # bfloat16 logits that nobody adjusted differ in their upper 16 bits only.
+    # bfloat16 logits that were not adjusted differ only in their upper 16 bits.
     num_passes = 8
     if not IS_WIDE:
         if not is_adjusted:
@@ -245,8 +247,8 @@ def _race_kernel(
     wait_for_inputs(IS_DEPENDENT)
     if temperature > 0.0:
         cut = tl.load(cuts_ptr + row).to(tl.uint32, bitcast=True)
-    # Philox gives four numbers at a time, so a tile is taken in quarters. Seven rounds pass every
-    # test that ten do.
+    # Philox returns four numbers at a time, so a tile is processed in quarters. Seven rounds pass
+    # every test that ten do.
     QUARTER: tl.constexpr = BLOCK // 4
     lane = tl.arange(0, QUARTER)
     first = tile * BLOCK + lane
@@ -315,7 +317,7 @@ _launch_pick = Kernel(_pick_kernel)
 
 
 class TritonSampler:
-    """Scratch for the largest batch, so that graphs find it at a fixed place."""
+    """Keeps scratch memory for the largest batch, so that graphs find it at a fixed address."""
 
     def __init__(self, table: SlotTable) -> None:
         self.table = table

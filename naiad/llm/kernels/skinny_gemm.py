@@ -1,9 +1,9 @@
-"""Weights times a few rows, split along the inputs so that every SM streams the same share of the
-weights.
+"""Multiplies weights with a few rows, split along the inputs so that every SM streams the same
+share of the weights.
 
-In:  x [rows, inputs], rows up to 64. Out: float32 parts [splits, rows, outputs]; the kernel that
-     reads them next sums them, so no kernel of its own does. The weights are the left operand: they
-     fill the tensor cores' tall side, the few rows its narrow one.
+In:  x [rows, inputs], up to 64 rows. Out: float32 parts [splits, rows, outputs]; the next kernel
+     sums them when it reads them, so no separate kernel is needed. The weights are the left
+     operand: they fill the tall side of the tensor cores, the few rows the narrow one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def skinny_gemm(
     num_stages: int = 4,
     prefetch_k: int = 256,
 ) -> Tensor:
-    """`inputs` must be a multiple of num_splits * block_k; gemm_plan.py sees to it."""
+    """`inputs` must be a multiple of num_splits * block_k; gemm_plan.py ensures it."""
     num_rows, num_inputs = x.shape
     num_outputs = weight.shape[0]
     k_per_split = num_inputs // num_splits

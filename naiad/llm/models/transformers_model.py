@@ -1,10 +1,11 @@
-"""Any causal model that transformers knows, run by its own modelling code with our paged attention
-as its attention function.
+"""Runs any causal model that transformers knows with its own modelling code and with Naiad's paged
+attention as its attention function.
 
-In:  a checkpoint whose architecture has no fast path. Out: the same interface as Decoder, slower:
-     no merged matrices, no captured graphs. A trial run on two tokens finds out what each layer's
-     attention looks like; models that mix tokens elsewhere (state spaces, alibi, encoders) are
-     refused there, since a flat batch of many sequences would let them see each other.
+In:  a checkpoint whose architecture no family implements. Out: the same interface as Decoder, but
+     slower: no merged matrices, no captured graphs.
+Rule: a trial run on two tokens records each layer's attention. Models that mix tokens elsewhere
+      (state spaces, alibi, encoders) are rejected there, because the sequences of a flat batch
+      would see each other.
 """
 
 from __future__ import annotations
