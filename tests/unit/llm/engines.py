@@ -1,4 +1,4 @@
-"""Engines for tests, and what comes out of them gathered per completion."""
+"""Engines for tests, and their output collected per completion."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The block pool under a random walk: every block is free or held, contents are found exactly while
-they are there."""
+"""Tests of the block pool under a random walk: every block is free or held, and contents are found
+exactly while they exist."""
 
 from __future__ import annotations
 

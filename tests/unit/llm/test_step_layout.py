@@ -1,5 +1,5 @@
-"""One-token rows in groups of similar length: every row once, none padded too far, and the same
-tokens however they are grouped."""
+"""Tests of the groups of one-token rows: every row is in one group, none is padded too far, and the
+tokens do not depend on the groups."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The token scheduler without a model: budgets, order, preemption, prefix reuse, read off its
-plans."""
+"""Tests of the token scheduler's plans without a model: budgets, order, preemption, prefix
+reuse."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Architectures without a fast path run through transformers' own code with our paged attention, or
-are refused with a reason."""
+"""Tests that architectures of no family run with transformers' own code and Naiad's paged
+attention, or are rejected with a reason."""
 
 from __future__ import annotations
 

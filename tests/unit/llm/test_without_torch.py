@@ -1,5 +1,5 @@
-"""What the OpenVINO engine needs is there without torch: that is what the extra `openvino-llm`
-installs."""
+"""Tests that everything the OpenVINO engine needs can be imported without torch, which the extra
+`openvino-llm` does not install."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Regular expressions as grammars: every text drawn from one fits, texts that fit are recognised,
-the rest is refused by name."""
+"""Tests of regular expressions as grammars: every text drawn from one fits, texts that fit are
+recognised, and expressions that cannot be enforced are rejected."""
 
 from __future__ import annotations
 

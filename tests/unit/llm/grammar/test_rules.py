@@ -1,5 +1,5 @@
-"""Grammars as a whole: what could hurt a matcher is refused, users' own are read and written anew,
-lowered repeats mean the same."""
+"""Tests of whole grammars: harmful ones are rejected, users' grammars are read and written again,
+lowered repeats keep their meaning."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Sampling on the CPU: penalties and masks by hand, distributions by counting, seeds by
-repeating."""
+"""Tests of sampling on the CPU: penalties and masks against values computed by hand, distributions
+by counting, seeds by repeating."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Stop strings in text that arrives in pieces: found wherever they are cut, and never shown in
-part."""
+"""Tests of stop strings in text that arrives in pieces: they are found wherever they are cut, and
+never returned in part."""
 
 from __future__ import annotations
 
