@@ -80,7 +80,7 @@ def test_matches_what_python_matches(expression: str, text: str) -> None:
         ("a)", "closes nothing"), ("[a", "not closed"),
         ("*a", "after nothing"),
         ("a**", r"'\*'"), ("a{3,2}", "wrong order"), ("a{,2}", "others as text"),
-        ("[b-a]", "a range"), ("[\\d-z]", "a range"),
+        ("[b-a]", "invalid range"), ("[\\d-z]", "invalid range"),
         ("[]", "no characters"), ("\\ud800", "character code"),
         ("\\", r"'\\'"), ("(" * 200 + ")" * 200, "too many groups"),
     ],
