@@ -2,7 +2,7 @@
 how outputs are built.
 
 In:  LoadArguments.model_config; the input tensors of one request. Out: config fields as JSON for
-     ConfiguringBackend.complete_config; scalars, strings and lists; output tensors.
+     Backend.complete_config; scalars, strings and lists; output tensors.
 Rule: a batch dimension of 1 makes no difference when an input is read.
 """
 
