@@ -79,7 +79,7 @@ def test_an_error_does_not_end_the_stream(client: Any, responses: Responses) -> 
     assert "response 1 fails" in str(received[1][1])
     assert int(received[2][0].as_numpy("INDEX")[0]) == 2
     client.async_stream_infer("nowhere", [], request_id="u")
-    assert "is not received" in str(receive(responses, 1)[0][1])
+    assert "is not found" in str(receive(responses, 1)[0][1])
     client.async_stream_infer("add_sub", add_sub_inputs(grpc_client))
     assert is_same(receive(responses, 1)[0][0].as_numpy("OUTPUT0"), ROW + ROW)
 
