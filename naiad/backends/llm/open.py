@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from naiad.backends.llm.chat import ChatTemplates, read_chat_templates
-from naiad.backends.llm.checkpoint import find_checkpoint
+from naiad.backends.llm.checkpoint import cache_dir, find_checkpoint
 from naiad.backends.llm.checkpoint_kind import readable_checkpoint
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.options import LlmOptions
@@ -45,7 +45,7 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
             )
         from naiad.llm.openvino.engine import open_openvino
 
-        openvino = open_openvino(path, options.settings, num_threads)
+        openvino = open_openvino(path, options.settings, num_threads, cache_dir(), log)
         return OpenModel(
             openvino, openvino.tokenizer, chat, openvino.max_model_len, openvino.tokenizer.vocab_size, options.settings.max_num_seqs,
             openvino.block_size, openvino.num_kv_blocks, "openvino",

@@ -67,6 +67,11 @@ class GgufFile:
     def raw(self, tensor: GgufTensor) -> memoryview:
         return memoryview(self._data)[tensor.start : tensor.start + tensor.num_bytes]
 
+    def without_tensors(self) -> bytes:
+        """A GGUF file with the same keys, for readers that want nothing else."""
+        start = len(MAGIC) + 4
+        return self._data[:start] + bytes(8) + self._data[start + 8 : self._pairs_end]
+
     def _read(self) -> None:
         if self._take(4) != MAGIC:
             raise invalid_arg(f"'{self._name}' is not a GGUF file")
@@ -79,6 +84,7 @@ class GgufFile:
         for _ in range(num_pairs):
             key = self._string()
             self.metadata[key] = self._value(self._number("<I"))
+        self._pairs_end = self._at
         headers = [self._tensor_header() for _ in range(num_tensors)]
         alignment = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1:

@@ -7,12 +7,14 @@ A family's module holds one `Family` value; registry.py lists them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from torch import Tensor
 
 from naiad.llm.models.decoder_config import DecoderConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):

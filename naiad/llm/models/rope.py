@@ -1,10 +1,10 @@
-"""Rotary position embedding: a checkpoint's rope settings -> tables of cosines and sines, one row
-per position.
+"""Rotary position embedding: a checkpoint's rope settings -> the angle by which each pair of values
+turns per position.
 
 In:  `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before) of config.json.
-     Out: float32 tables.
+     Out: float32 frequencies.
 Rule: frequencies are computed in float32 in transformers' order of operations, so that its logits
-      are matched to the last bits.
+      are matched to the last bits. This file does without torch, because the OpenVINO engine does.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import math
 from typing import Any
 
 import msgspec
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from naiad.errors import unsupported
+
+Floats = NDArray[np.float32]
 
 
 class RopeConfig(msgspec.Struct, frozen=True):
@@ -57,57 +59,57 @@ def read_rope(
     )
 
 
-def rope_tables(
-    rope: RopeConfig, max_model_len: int, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each [max_model_len, rotary_dim / 2]."""
+def rope_frequencies(rope: RopeConfig, max_model_len: int) -> tuple[Floats, float]:
+    """Radians per position, [rotary_dim / 2], and a factor for the cosines and sines."""
     frequencies, scale = _FREQUENCIES[rope.kind](rope, max_model_len)
-    angles = torch.arange(max_model_len, dtype=torch.float32)[:, None] * frequencies[None, :]
-    return (angles.cos() * scale).to(device), (angles.sin() * scale).to(device)
+    return frequencies.astype(np.float32), scale
 
 
-def _exponents(rope: RopeConfig) -> Tensor:
-    return torch.arange(0, rope.rotary_dim, 2, dtype=torch.int64).float() / rope.rotary_dim
+def _powers(base: float, rope: RopeConfig) -> Floats:
+    """Rounded once, from float64: torch's own power of float32 is exact to the last bit almost
+    everywhere."""
+    exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float32) / np.float32(rope.rotary_dim)
+    powers: Floats = (base ** exponents.astype(np.float64)).astype(np.float32)
+    return powers
 
 
-def _plain(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
-    return 1.0 / (rope.theta ** _exponents(rope)), 1.0
+def _plain(rope: RopeConfig, max_model_len: int) -> tuple[Floats, float]:
+    return 1.0 / _powers(rope.theta, rope), 1.0
 
 
-def _linear(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
+def _linear(rope: RopeConfig, max_model_len: int) -> tuple[Floats, float]:
     return _plain(rope, max_model_len)[0] / rope.settings["factor"], 1.0
 
 
-def _factors(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
+def _factors(rope: RopeConfig, max_model_len: int) -> tuple[Floats, float]:
     """GGUF's way: each frequency divided by its own factor."""
-    return _plain(rope, max_model_len)[0] / torch.tensor(
-        rope.settings["factors"], dtype=torch.float32
-    ), 1.0
+    factors: Floats = np.array(rope.settings["factors"], np.float32)
+    return _plain(rope, max_model_len)[0] / factors, 1.0
 
 
-def _dynamic(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
+def _dynamic(rope: RopeConfig, max_model_len: int) -> tuple[Floats, float]:
     """The base grows with the longest sequence that the engine admits, so that cached keys stay
     valid."""
     factor, trained, dim = rope.settings["factor"], rope.max_position_embeddings, rope.rotary_dim
     longest = max(max_model_len, trained)
     base = rope.theta * ((factor * longest / trained) - (factor - 1)) ** (dim / (dim - 2))
-    return 1.0 / (base ** _exponents(rope)), 1.0
+    return 1.0 / _powers(base, rope), 1.0
 
 
-def _llama3(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
+def _llama3(rope: RopeConfig, max_model_len: int) -> tuple[Floats, float]:
     plain, _ = _plain(rope, max_model_len)
     factor = rope.settings["factor"]
     low, high = rope.settings["low_freq_factor"], rope.settings["high_freq_factor"]
     trained = rope.settings["original_max_position_embeddings"]
     wavelength = 2 * math.pi / plain
-    slowed = torch.where(wavelength > trained / low, plain / factor, plain)
+    slowed = np.where(wavelength > trained / low, plain / factor, plain)
     smooth = (trained / wavelength - low) / (high - low)
     blended = (1 - smooth) * slowed / factor + smooth * slowed
     is_medium = ~(wavelength < trained / high) & ~(wavelength > trained / low)
-    return torch.where(is_medium, blended, slowed), 1.0
+    return np.where(is_medium, blended, slowed), 1.0
 
 
-def _yarn(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
+def _yarn(rope: RopeConfig, max_model_len: int) -> tuple[Floats, float]:
     settings, dim, base = rope.settings, rope.rotary_dim, rope.theta
     trained = settings.get("original_max_position_embeddings") or rope.max_position_embeddings
     factor = settings.get("factor") or rope.max_position_embeddings / trained
@@ -134,14 +136,16 @@ def _yarn(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
     if settings.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
-    ramp = torch.clamp(
-        (torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low or 0.001), 0, 1
+    ramp = np.clip(
+        (np.arange(dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low or 0.001),
+        0,
+        1,
     )
-    steps = base ** _exponents(rope)
+    steps = _powers(base, rope)
     return 1.0 / (factor * steps) * ramp + 1.0 / steps * (1 - ramp), float(scale)
 
 
-def _longrope(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
+def _longrope(rope: RopeConfig, max_model_len: int) -> tuple[Floats, float]:
     """One set of factors for the engine's life, chosen by the longest sequence it admits, so that
     cached keys stay valid."""
     trained = rope.settings["original_max_position_embeddings"] or rope.max_position_embeddings
@@ -149,11 +153,10 @@ def _longrope(rope: RopeConfig, max_model_len: int) -> tuple[Tensor, float]:
     scale = rope.settings.get("attention_factor")
     if scale is None:
         scale = 1.0 if factor <= 1.0 else math.sqrt(1 + math.log(factor) / math.log(trained))
-    factors = torch.tensor(
-        rope.settings["long_factor" if max_model_len > trained else "short_factor"],
-        dtype=torch.float32,
+    factors = np.array(
+        rope.settings["long_factor" if max_model_len > trained else "short_factor"], np.float32
     )
-    return 1.0 / (factors * rope.theta ** _exponents(rope)), float(scale)
+    return 1.0 / (factors * _powers(rope.theta, rope)), float(scale)
 
 
 _FREQUENCIES = {

@@ -8,21 +8,24 @@ from typing import Any
 
 import msgspec
 
-from naiad.errors import invalid_arg, unsupported
+from naiad.errors import invalid_arg
 from naiad.llm.checkpoint.folder import open_folder, read_tokenizer
+from naiad.llm.checkpoint.gguf_config import read_gguf_config
 from naiad.llm.checkpoint.gguf_file import GgufFile
 from naiad.llm.checkpoint.gguf_tokenizer import build_tokenizer
+from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.text.tokenizer import Tokenizer
 
-GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
-BYTES_PER_HEAD_OVERHEAD = 12
-"""Scales and zero points beside the eight-bit values, as the CPU plugin lays its cache out."""
+KV_ELEMENT_BYTES = 2
+"""float16: EXACT of openvino_engine.py asks for it."""
 
 
 class OpenvinoCheckpoint(msgspec.Struct, frozen=True):
     tokenizer: Tokenizer
     max_position_embeddings: int
     kv_bytes_per_token: int
+    gguf: tuple[GgufFile, DecoderConfig] | None = None
+    """What there is to convert; None for a folder."""
 
 
 def read_checkpoint(path: Path) -> OpenvinoCheckpoint:
@@ -31,23 +34,12 @@ def read_checkpoint(path: Path) -> OpenvinoCheckpoint:
 
 
 def _read_gguf(path: Path) -> OpenvinoCheckpoint:
-    metadata = GgufFile(path).metadata
-    architecture = metadata.get("general.architecture")
-    if architecture not in GGUF_ARCHITECTURES:
-        raise unsupported(
-            f"'{path.name}' is of architecture '{architecture}', OpenVINO reads {', '.join(GGUF_ARCHITECTURES)}"
-        )
-
-    def number(key: str, default: int | None = None) -> int:
-        value = metadata.get(f"{architecture}.{key}", default)
-        if not isinstance(value, int):
-            raise invalid_arg(f"'{path.name}' has no {architecture}.{key}")
-        return value
-
-    heads = number("attention.head_count")
-    head_dim = number("attention.key_length", number("embedding_length") // heads)
-    kv_bytes = _kv_bytes(number("block_count"), number("attention.head_count_kv", heads), head_dim)
-    return OpenvinoCheckpoint(build_tokenizer(metadata), number("context_length"), kv_bytes)
+    file = GgufFile(path)
+    config = read_gguf_config(file, path)
+    kv_bytes = _kv_bytes(config.num_layers, config.num_kv_heads, config.head_dim)
+    return OpenvinoCheckpoint(
+        build_tokenizer(file.metadata), config.max_position_embeddings, kv_bytes, (file, config)
+    )
 
 
 def _read_folder(path: Path) -> OpenvinoCheckpoint:
@@ -65,4 +57,4 @@ def _read_folder(path: Path) -> OpenvinoCheckpoint:
 
 
 def _kv_bytes(layers: int, kv_heads: int, head_dim: int) -> int:
-    return layers * 2 * kv_heads * (head_dim + BYTES_PER_HEAD_OVERHEAD)
+    return layers * 2 * kv_heads * head_dim * KV_ELEMENT_BYTES

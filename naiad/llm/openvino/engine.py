@@ -24,6 +24,7 @@ from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.engine_statistics import EngineLoad, EngineStatistics
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
 from naiad.llm.openvino.checkpoint import OpenvinoCheckpoint, read_checkpoint
+from naiad.llm.openvino.conversion import Conversion, convert
 from naiad.llm.openvino.sequence import OpenvinoSequence, build_sequences
 from naiad.llm.text.tokenizer import Tokenizer
 
@@ -31,6 +32,16 @@ BLOCK_SIZE = 32
 """Of OpenVINO's CPU plugin."""
 DEFAULT_KV_BYTES = 1 << 30
 DEFAULT_BATCHED_TOKENS = 512
+EXACT = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+    "KV_CACHE_PRECISION": "f16",
+}
+"""OpenVINO's own choice, eight-bit activations or bfloat16 where the processor has them, chooses
+another token than float32 does at one place in twenty; in a small model a chat then goes another
+way within its first words (bench/llm_agreement.py)."""
+
+Log = Callable[[str], None]
 
 
 class OpenvinoEngine:
@@ -61,6 +72,9 @@ class OpenvinoEngine:
         self._outputs: list[TokenOutput] = []
         self._harmful: set[str] = set()
         """Grammars that broke a step."""
+        self.can_follow_grammars = True
+        self.conversion: Conversion | None = None
+        """Held for as long as a pipeline may be opened again."""
 
     def submit(self, request: GenerationRequest) -> None:
         """Raises NaiadError: INVALID_ARG for what is wrong with the request, UNAVAILABLE when too
@@ -74,6 +88,10 @@ class OpenvinoEngine:
         if num_open + request.parameters.n > limit:
             raise unavailable(f"{num_open} requests are open already, the limit is {limit}", 1)
         sequences = build_sequences(request, self.tokenizer, self.max_model_len, self._random)
+        if sequences[0].grammar is not None and not self.can_follow_grammars:
+            raise invalid_arg(
+                "OpenVINO cannot read the tokenizer of this file, which grammars need; the native engine can"
+            )
         if sequences[0].grammar in self._harmful:
             raise invalid_arg("OpenVINO cannot use the grammar of the request")
         for sequence in sequences:
@@ -278,10 +296,15 @@ def _last_line(error: Exception) -> str:
     return lines[-1].strip() if lines else "no reason given"
 
 
-def open_openvino(path: Path, settings: EngineSettings, num_threads: int) -> OpenvinoEngine:
-    """`path`: a GGUF file, or a folder with openvino_model.xml. Raises NaiadError."""
+def open_openvino(
+    path: Path, settings: EngineSettings, num_threads: int, cache: Path, log: Log
+) -> OpenvinoEngine:
+    """`path`: a GGUF file, or a folder with openvino_model.xml. `cache`: where converted files are
+    kept. Raises NaiadError."""
     settings.check()
     checkpoint = read_checkpoint(path)
+    conversion = None if checkpoint.gguf is None else convert(path, *checkpoint.gguf, cache, log)
+    folder = path if conversion is None else conversion.folder
     num_kv_blocks = settings.num_kv_blocks or _num_blocks(
         checkpoint, settings.kv_cache_bytes or DEFAULT_KV_BYTES
     )
@@ -295,10 +318,12 @@ def open_openvino(path: Path, settings: EngineSettings, num_threads: int) -> Ope
 
     def open_pipeline() -> Any:
         try:
+            # Without a tokenizer in the folder this one is empty: only grammars need it.
+            tokenizer = openvino_genai.Tokenizer(str(folder))
             pipeline = openvino_genai.ContinuousBatchingPipeline(
-                str(path), scheduler, "CPU", {"INFERENCE_NUM_THREADS": num_threads}
+                str(folder), tokenizer, scheduler, "CPU", INFERENCE_NUM_THREADS=num_threads, **EXACT
             )
-        except Exception as error:  # its reader of GGUF raises whatever it stumbles over
+        except Exception as error:  # OpenVINO raises whatever it stumbles over
             raise invalid_arg(f"OpenVINO cannot open '{path.name}': {_last_line(error)}") from None
         _warm_up(pipeline)
         return pipeline
@@ -308,9 +333,12 @@ def open_openvino(path: Path, settings: EngineSettings, num_threads: int) -> Ope
         checkpoint.max_position_embeddings,
     )
     max_model_len = min(wanted, (num_kv_blocks - 1) * BLOCK_SIZE)
-    return OpenvinoEngine(
+    engine = OpenvinoEngine(
         open_pipeline(), checkpoint.tokenizer, max_model_len, num_kv_blocks, settings, open_pipeline
     )
+    engine.can_follow_grammars = conversion is None or conversion.has_tokenizer
+    engine.conversion = conversion
+    return engine
 
 
 def _warm_up(pipeline: Any) -> None:
@@ -318,6 +346,10 @@ def _warm_up(pipeline: Any) -> None:
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = 2
     config.apply_chat_template = False
+    config.ignore_eos = True
+    config.set_eos_token_id(
+        0
+    )  # unset it becomes the tokenizer's, which has none where the folder has no tokenizer
     pipeline.add_request(0, openvino.Tensor(np.ones((1, 2), np.int64)), config)
     while pipeline.has_non_finished_requests():
         pipeline.step()

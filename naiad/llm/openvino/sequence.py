@@ -153,8 +153,8 @@ def _config(
     # OpenVINO's ignore_eos also ignores stop tokens, and an eos that is not set becomes the
     # checkpoint's: so one of ours stands for it.
     config.ignore_eos = not ends
+    config.set_eos_token_id(min(ends, default=0))
     if ends:
-        config.set_eos_token_id(min(ends))
         config.stop_token_ids = set(ends)
     config.do_sample = parameters.temperature > 0
     if config.do_sample:

@@ -20,7 +20,7 @@ from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import DecoderWeights
 from naiad.llm.models.description import ModelDescription, describe
 from naiad.llm.models.packed_linear import pack_weights
-from naiad.llm.models.rope import rope_tables
+from naiad.llm.models.rope_tables import rope_tables
 from naiad.llm.models.torch_operations import TorchOperations
 from naiad.llm.sequence_builder import SequenceBuilder
 from naiad.llm.start.memory_plan import num_kv_blocks

@@ -18,12 +18,14 @@ CHAT_TEMPLATE = "{{ messages[0].content }}"
 
 
 def write(path: Path, **values: Any) -> Path:
+    write_model(path, test_gguf.tiny("Llama", **{"hidden_size": 128, **values}), "llama", ["F16"])
+    return path
+
+
+def write_model(path: Path, model: Any, architecture: str, kinds: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(test_gguf, "add_tokenizer", _with_more_keys(test_gguf.add_tokenizer))
-        test_gguf.write_gguf(
-            path, test_gguf.tiny("Llama", **{"hidden_size": 128, **values}), "llama", ["F16"]
-        )
-    return path
+        test_gguf.write_gguf(path, model, architecture, kinds)
 
 
 def _with_more_keys(add_tokenizer: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -22,7 +22,7 @@ import torch
 
 from naiad.errors import NaiadError
 from naiad.llm.checkpoint.dequantize import dequantize
-from naiad.llm.checkpoint.gguf import LAYER, OUTER
+from naiad.llm.checkpoint.gguf_config import LAYER, OUTER
 from naiad.llm.checkpoint.gguf_file import BLOCKS, GgufFile
 from naiad.llm.checkpoint.gguf_tokenizer import build_tokenizer
 from tests.unit.llm import checkpoints, tokenizers_made
@@ -30,6 +30,9 @@ from tests.unit.llm.engines import request, run, small_engine
 
 Kind = gguf.GGMLQuantizationType
 QUANTIZABLE = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
+K_SCALES = {"Q4_K": (0, [0.004, 0.03]), "Q5_K": (0, [0.002, 0.031]), "Q6_K": (208, [0.0007])}
+"""Where a block has its scales (of six-bit scales, then of minima), and which make values with a
+deviation of about 1."""
 VOCAB = 402
 
 
@@ -65,6 +68,26 @@ def permute(weight: np.ndarray[Any, Any], num_heads: int) -> np.ndarray[Any, Any
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
 
+def quantize(values: np.ndarray[Any, Any], kind: str) -> np.ndarray[Any, Any]:
+    """The package only reads the K types: for these the values are random ones of about the same
+    size."""
+    if kind not in K_SCALES:
+        return gguf.quants.quantize(values, Kind[kind])
+    _, per_block, block_bytes = next(entry for entry in BLOCKS.values() if entry[0] == kind)
+    source = np.random.default_rng(values.size)
+    raw = source.integers(
+        0, 256, (values.shape[0], values.shape[1] // per_block, block_bytes), np.uint8
+    )
+    start, sizes = K_SCALES[kind]
+    wanted = (
+        np.array(sizes)
+        * float(values.std())
+        * source.uniform(0.7, 1.3, (*raw.shape[:2], len(sizes)))
+    )
+    raw[:, :, start : start + 2 * len(sizes)] = wanted.astype(np.float16).view(np.uint8)
+    return raw.reshape(values.shape[0], -1)
+
+
 def write_gguf(path: Path, model: Any, architecture: str, kinds: list[str]) -> None:
     """The model's weights become what the file holds, so that transformers computes with the
     rounded ones."""
@@ -94,7 +117,7 @@ def write_gguf(path: Path, model: Any, architecture: str, kinds: list[str]) -> N
         num_heads = config.num_attention_heads if ".q_proj." in name else config.num_key_value_heads
         stored = permute(values, num_heads) if is_rotated else values
         kind = kinds[index % len(kinds)] if values.ndim == 2 else "F32"
-        raw = gguf.quants.quantize(np.ascontiguousarray(stored), Kind[kind])
+        raw = quantize(np.ascontiguousarray(stored), kind)
         writer.add_tensor(names[name], raw, raw_dtype=Kind[kind])
         rounded = gguf.quants.dequantize(raw, Kind[kind]).reshape(values.shape)
         if is_rotated:

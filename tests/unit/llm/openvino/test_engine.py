@@ -43,9 +43,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(checkpoint: Path) -> OpenvinoEngine:
-    return open_openvino(
-        checkpoint, EngineSettings(num_kv_blocks=32, max_num_seqs=4, max_waiting_requests=4), 1
-    )
+    return open_tiny(checkpoint, max_num_seqs=4, max_waiting_requests=4)
+
+
+def open_tiny(checkpoint: Path, **values: Any) -> OpenvinoEngine:
+    settings = EngineSettings(num_kv_blocks=32, **values)
+    return open_openvino(checkpoint, settings, 1, checkpoint.parent / "cache", lambda text: None)
 
 
 @pytest.fixture
@@ -273,7 +276,7 @@ def test_what_a_grammar_cannot_go_with_is_refused(engine: OpenvinoEngine) -> Non
 def test_a_grammar_that_breaks_a_step_fails_its_own_request_only(checkpoint: Path) -> None:
     """naiad.llm.grammar writes none that does; should a version of OpenVINO read one otherwise,
     this is what happens."""
-    engine = open_openvino(checkpoint, EngineSettings(num_kv_blocks=32, max_num_seqs=8), 1)
+    engine = open_tiny(checkpoint, max_num_seqs=8)
     expected = run(engine, request(max_tokens=20)).completions["a", 0]
     gatherer = Gatherer()
     engine.submit(request("running", max_tokens=20))
@@ -303,7 +306,7 @@ def test_a_grammar_that_breaks_a_step_fails_its_own_request_only(checkpoint: Pat
 def test_a_step_that_fails_for_another_reason_is_raised_and_the_engine_comes_back(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = open_openvino(checkpoint, EngineSettings(num_kv_blocks=32), 1)
+    engine = open_tiny(checkpoint)
     engine.submit(request("a", max_tokens=20))
 
     class Broken:

@@ -1,0 +1,113 @@
+"""A converted GGUF file is made once, made again when it is damaged, and does without the cache
+where that cannot be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openvino_genai", reason="needs openvino-genai (the openvino-llm extra)")
+openvino = pytest.importorskip("openvino")
+pytest.importorskip("gguf", reason="writes its own GGUF file")
+pytest.importorskip("torch", reason="the weights are made by transformers")
+
+from naiad.errors import NaiadError
+from naiad.llm.checkpoint.dequantize import Groups
+from naiad.llm.openvino import conversion, model
+from naiad.llm.openvino.checkpoint import read_checkpoint
+from naiad.llm.openvino.conversion import MODEL, WEIGHTS, Conversion, convert
+from tests.unit.llm import openvino_gguf
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return openvino_gguf.write(tmp_path / "tiny.gguf")
+
+
+def run(path: Path, cache: Path) -> tuple[Conversion, list[str]]:
+    found = read_checkpoint(path).gguf
+    assert found is not None
+    said: list[str] = []
+    return convert(path, *found, cache, said.append), said
+
+
+def test_it_is_made_once_and_found_by_content(checkpoint: Path, tmp_path: Path) -> None:
+    first, said = run(checkpoint, tmp_path / "cache")
+    assert [text.split(" for ")[0] for text in said] == ["converting 'tiny.gguf'"]
+    assert first.has_tokenizer
+    copy = checkpoint.rename(tmp_path / "other.gguf")
+    second, said = run(copy, tmp_path / "cache")
+    assert second.folder == first.folder
+    assert said == []
+    assert [entry.name for entry in first.folder.parent.iterdir()] == [first.folder.name]
+
+
+@pytest.mark.parametrize("name", [MODEL, WEIGHTS, conversion.LIST])
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_what_is_damaged_is_made_again(
+    name: str, is_cut: bool, checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = run(checkpoint, tmp_path / "cache")[0].folder
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(
+        whole[: len(whole) // 2] if is_cut else whole[:10] + b"!" + whole[11:]
+    )
+    again, said = run(checkpoint, tmp_path / "cache")
+    assert "is damaged: converting 'tiny.gguf' again" in said[0]
+    assert again.folder == folder
+    assert run(checkpoint, tmp_path / "cache")[1] == []
+
+
+def test_without_a_cache_that_can_be_written_it_is_temporary(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("a file, where a folder is wanted")
+    found, said = run(checkpoint, tmp_path / "cache")
+    assert "cannot be kept" in said[-1]
+    folder = found.folder
+    assert (folder / MODEL).exists()
+    del found
+    assert not folder.exists()
+
+
+def test_a_full_disk_is_told(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def serialize(graph: Any, xml: Path, weights: Path) -> None:
+        """As OpenVINO does it on a full disk: without a word."""
+        openvino_serialize(graph, xml, weights)
+        weights.write_bytes(weights.read_bytes()[:1000])
+
+    openvino_serialize = openvino.serialize
+    monkeypatch.setattr(openvino, "serialize", serialize)
+    with pytest.raises(
+        NaiadError, match=r"neither the cache nor .* can be written \(the disk is full\)"
+    ):
+        run(checkpoint, tmp_path / "cache")
+    assert list((tmp_path / "cache" / "openvino").iterdir()) == []
+
+
+def test_too_little_room_is_seen_before_anything_is_written(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion, "SPARE_BYTES", 1 << 60)
+    with pytest.raises(NaiadError, match="MiB are needed"):
+        run(checkpoint, tmp_path / "cache")
+
+
+def test_a_group_without_steps_keeps_its_value() -> None:
+    """Q4_1 writes a step of 0 where all values of a block are the same."""
+    scales, offsets = (
+        np.array([[0.5], [0], [0]], np.float32),
+        np.array([[-1.25], [0.75], [0]], np.float32),
+    )
+    groups = Groups(np.tile(np.arange(4, dtype=np.uint8), (3, 1)), scales, offsets)
+    found = model._without_flat_groups(groups)
+    assert found.offsets is not None
+    zero_points = -found.offsets / found.scales
+    np.testing.assert_array_equal(
+        found.scales * (found.integers - zero_points), scales * groups.integers + offsets
+    )
