@@ -3,6 +3,8 @@
     python -m bench.llm_gpu
         Runs everything.
     python -m bench.llm_gpu --only batch --model llama-3.1-8b
+    python -m bench.llm_gpu --only batch --model llama-3.1-8b --quantization fp8
+        Measures quantized weights; --quantization may be repeated, auto is bf16.
     python -m bench.llm_gpu --only served --limit-s 115
         Compares the server with the engine alone, in at most 115 seconds.
     python -m bench.llm_gpu --profile 64 --only batch
@@ -81,7 +83,7 @@ class Session:
             self.arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(self.results)))
 
 
-def measure_offline(session: Session, model: str) -> None:
+def measure_offline(session: Session, model: str, quantization: str) -> None:
     import torch
 
     from bench.llm_offline import OfflineBench, profile
@@ -96,6 +98,7 @@ def measure_offline(session: Session, model: str) -> None:
         max_num_batched_tokens=arguments.batched_tokens,
         max_waiting_requests=4096,
         use_cuda_graphs=not arguments.eager,
+        quantization=quantization,
     )
     bench = OfflineBench(model, settings)
     # Both share one list, so that each row is saved immediately.
@@ -252,6 +255,12 @@ def read_arguments() -> argparse.Namespace:
         help="shape for the engine alone; default: the three shapes with goals",
     )
     parser.add_argument("--only", action="append", choices=STAGES)
+    parser.add_argument(
+        "--quantization",
+        action="append",
+        choices=["auto", "fp8", "int8", "int4"],
+        help="auto is bf16",
+    )
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument(
         "--limit-s",
@@ -297,7 +306,12 @@ def main() -> None:
         )
     if {"batch", "prefill", "nano"} & set(arguments.only):
         for model in arguments.model:
-            session.step(20, model, lambda model=model: measure_offline(session, model))  # type: ignore[misc]
+            for kind in arguments.quantization or ["auto"]:
+                session.step(
+                    20,
+                    model,
+                    lambda model=model, kind=kind: measure_offline(session, model, kind),  # type: ignore[misc]
+                )
     print_table(session.results)
     session.save()
 

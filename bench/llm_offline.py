@@ -25,6 +25,7 @@ from naiad.llm.models.decoder_weights import random_weights
 from naiad.llm.models.registry import FAMILIES
 from naiad.llm.parameters import SamplingParameters
 from naiad.llm.start.build import build_engine
+from naiad.llm.start.quantize_load import plan_rounding
 
 BYTES_PER_SECOND = 4.27e12
 FLOPS_PER_SECOND = 790e12
@@ -48,6 +49,16 @@ GATES = {
     ("nano-vllm", "llama-3.1-8b"): 9800,
     ("nano-vllm", "qwen3-14b"): 6100,
     ("prefill 2048", "llama-3.1-8b"): 41000,
+    ("batch 1", "llama-3.1-8b fp8"): 360,
+    ("batch 16", "llama-3.1-8b fp8"): 4500,
+    ("batch 64", "llama-3.1-8b fp8"): 12300,
+    ("batch 256", "llama-3.1-8b fp8"): 22000,
+    ("prefill 2048", "llama-3.1-8b fp8"): 62000,
+    ("batch 1", "llama-3.1-8b int4"): 450,
+    ("batch 16", "llama-3.1-8b int4"): 4200,
+    ("batch 64", "llama-3.1-8b int4"): 9500,
+    ("batch 256", "llama-3.1-8b int4"): 16500,
+    ("prefill 2048", "llama-3.1-8b int4"): 42000,
 }
 
 
@@ -60,9 +71,18 @@ class OfflineBench:
         started = time.monotonic()
         self.config = read_shape(model)
         device = torch.device(settings.device)
-        weights = random_weights(
-            self.config, device, torch.float32 if device.type == "cpu" else torch.bfloat16
+        dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+        plan = (
+            None
+            if settings.quantization == "auto"
+            else plan_rounding(self.config, settings, device, dtype)
         )
+        weights = random_weights(
+            self.config, device, dtype, finish=None if plan is None else plan.finish
+        )
+        if plan is not None:
+            self.model = f"{model} {settings.quantization}"
+            print(plan.describe())
         synchronize()
         self.weight_bytes = weights.num_bytes() - (
             0 if self.config.tie_embeddings else weights.embedding.nbytes

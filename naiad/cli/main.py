@@ -52,8 +52,9 @@ def model_analyzer() -> None:
 
 
 def model_analyzer_arguments(arguments: Sequence[str]) -> list[str]:
-    """Moves the options that model-analyzer wants in front of the subcommand (-v, -q, -m MODE) where
-    `naiad analyze` can ignore or read them: there is one mode, online, and no quiet output."""
+    """Moves the options that model-analyzer wants in front of the subcommand (-v, -q, -m MODE)
+    where `naiad analyze` can ignore or read them: there is one mode, online, and no quiet
+    output."""
     given = list(arguments)
     while given and given[0] in ("-v", "--verbose", "-q", "--quiet", "-m", "--mode"):
         given = given[2:] if given[0] in ("-m", "--mode") else given[1:]
@@ -210,6 +211,13 @@ naiad.add_command(
 naiad.add_command(
     LazyCommand(
         "perf", "naiad.perf.command", "Measure a model under load. Accepts perf_analyzer's flags."
+    )
+)
+naiad.add_command(
+    LazyCommand(
+        "quantize",
+        "naiad.tools.quantize.command",
+        "Quantize a checkpoint: int4 (AWQ, GPTQ), int8 or fp8.",
     )
 )
 naiad.add_command(

@@ -48,6 +48,9 @@ class Engine:
         self.builder = builder
         self.settings = settings
         self.chat_template: ChatTemplate | None = None
+        self.quantization = ""
+        """For people: the weights' format and the kernels that multiply them; empty where they are
+        plain."""
         """The checkpoint's own, for whoever turns chats into prompts; set by load.py."""
         self.statistics = EngineStatistics()
         self._depth = 1 if is_asynchronous else 0

@@ -7,6 +7,10 @@ import msgspec
 
 from naiad.errors import invalid_arg
 
+ROUNDED = ("fp8", "int8", "int4")
+METHODS = ("awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "modelopt")
+"""What users of vLLM write for checkpoints that are quantized already."""
+
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
@@ -17,6 +21,13 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     load_format: str = "auto"
     """auto: the checkpoint's weights; dummy: random ones of its shape, for measurements. Then
     config.json is enough."""
+    quantization: str = "auto"
+    """auto: as the checkpoint's config.json says. fp8, int8 or int4 quantize a plain checkpoint's
+    matrices as they are loaded, without calibration. The name of a quantized checkpoint's own
+    method is accepted and changes nothing."""
+    keep_wide_weights: bool | None = None
+    """On a GPU, int4 matrices stay in 16 bits as well, for steps of more than 64 rows. None: where
+    they take up to an eighth of the device's memory."""
     max_num_seqs: int = 256
     """Sequences that run at the same time."""
     max_num_batched_tokens: int | None = None
@@ -54,6 +65,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise invalid_arg(
                 f"dtype is '{self.dtype}', expected auto, float32, bfloat16 or float16"
             )
+        if self.quantization not in ("auto", *ROUNDED, *METHODS):
+            expected = ", ".join(("auto", *ROUNDED, *METHODS))
+            raise invalid_arg(f"quantization is '{self.quantization}', expected one of {expected}")
         if self.load_format not in ("auto", "dummy"):
             raise invalid_arg(f"load_format is '{self.load_format}', expected auto or dummy")
         if self.block_size < 1 or self.block_size & (self.block_size - 1):

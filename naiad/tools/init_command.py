@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from naiad.tools.command_context import CONTEXT
-from naiad.tools.init_llm import FORMS, init_llm
+from naiad.tools.init_llm import FORMS, check_empty, init_llm, model_name, version_folder
 from naiad.tools.init_model import init_model
 
 
@@ -83,10 +83,64 @@ command.add_command(
     help="With --form four-part: stream responses, or send one response per request. "
     "Default: --decoupled.",
 )
+@click.option(
+    "--qformat",
+    default="",
+    metavar="FORMAT",
+    help="Quantize the checkpoint into the repository: int4_awq, fp8 and others.",
+)
+@click.option(
+    "--awq_block_size",
+    "--awq-block-size",
+    default=128,
+    show_default=True,
+    help="With --qformat: inputs per scale of int4.",
+)
 @click.argument("out", type=click.Path(path_type=Path))
-def llm(checkpoint: str, form: str, name: str, is_decoupled: bool, out: Path) -> int:
+def llm(
+    checkpoint: str,
+    form: str,
+    name: str,
+    is_decoupled: bool,
+    qformat: str,
+    awq_block_size: int,
+    out: Path,
+) -> int:
     """Write a repository that serves a language model."""
-    for path in init_llm(checkpoint, out, form=form, name=name, is_decoupled=is_decoupled):
+    if qformat:
+        name = name or model_name(checkpoint)
+        checkpoint = str(
+            _quantize(
+                Path(checkpoint),
+                version_folder(checkpoint, out, form, name),
+                out,
+                qformat,
+                awq_block_size,
+            )
+        )
+    for path in init_llm(
+        checkpoint, out, form=form, name=name, is_decoupled=is_decoupled, is_begun=bool(qformat)
+    ):
         click.echo(path)
     click.echo(f"Serve it with: naiad serve --model-repository {out}")
     return 0
+
+
+def _quantize(checkpoint: Path, folder: Path, out: Path, qformat: str, awq_block_size: int) -> Path:
+    """What an earlier call that was killed has done is kept, and so the repository need not be
+    empty then."""
+    from naiad.tools.quantize.job import QuantizeJob  # torch takes seconds to import
+    from naiad.tools.quantize.options import QuantizeOptions
+    from naiad.tools.quantize.report import write_report
+
+    if not folder.with_name(folder.name + ".partial").exists():
+        check_empty(out)
+    options = QuantizeOptions(
+        model_dir=checkpoint, output_dir=folder, qformat=qformat, awq_block_size=awq_block_size
+    )
+
+    def log(done: int, total: int, left_s: float) -> None:
+        click.echo(f"\r{done} of {total} layers, {left_s:.0f} s left ", nl=done == total, err=True)
+
+    write_report(QuantizeJob(options, log).run(), options)
+    return folder

@@ -24,11 +24,18 @@ FORMS = ("one", "four-part")
 
 
 def init_llm(
-    checkpoint: str, out: Path, *, form: str = "one", name: str = "", is_decoupled: bool = True
+    checkpoint: str,
+    out: Path,
+    *,
+    form: str = "one",
+    name: str = "",
+    is_decoupled: bool = True,
+    is_begun: bool = False,
 ) -> list[Path]:
-    """Returns the files that it wrote. Raises NaiadError."""
-    if out.exists() and any(out.iterdir()):
-        raise invalid_arg(f"'{out}' is not empty, expected an empty or a new folder")
+    """Returns the files that were written; `is_begun`: the checkpoint is in the repository already.
+    Raises NaiadError."""
+    if not is_begun:
+        check_empty(out)
     if Path(checkpoint).exists():
         checkpoint = str(Path(checkpoint).resolve())
     files = {f"{name or model_name(checkpoint)}/config.pbtxt": llm_config(checkpoint)}
@@ -43,6 +50,16 @@ def init_llm(
         target.write_text(text)
         written.append(target)
     return written
+
+
+def check_empty(out: Path) -> None:
+    if out.exists() and any(out.iterdir()):
+        raise invalid_arg(f"'{out}' is not empty, expected an empty or a new folder")
+
+
+def version_folder(checkpoint: str, out: Path, form: str, name: str) -> Path:
+    """Where a checkpoint lies that belongs to the repository itself."""
+    return out / ("tensorrt_llm" if form == "four-part" else name or model_name(checkpoint)) / "1"
 
 
 def model_name(checkpoint: str) -> str:

@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-KERNEL_TESTS = ("test_attention.py", "test_dense_kernels.py", "test_sampling.py")
+KERNEL_TESTS = (
+    "test_attention.py",
+    "test_dense_kernels.py",
+    "test_quantized_kernels.py",
+    "test_sampling.py",
+)
 FOUND_SOMETHING = 99
 LIMIT_S = 540
 

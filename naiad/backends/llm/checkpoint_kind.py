@@ -18,14 +18,6 @@ _TOKENIZER_DIR = re.compile(
     r'key\s*:\s*"tokenizer_dir"[\s,;]*value\s*:?\s*\{\s*string_value\s*:\s*"([^"]*)"'
 )
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_METHODS = {
-    "awq": "AWQ",
-    "gptq": "GPTQ",
-    "fp8": "FP8",
-    "bitsandbytes": "bitsandbytes",
-    "compressed-tensors": "compressed-tensors",
-    "mxfp4": "MXFP4",
-}
 
 
 def is_compiled_engine(path: Path) -> bool:
@@ -37,21 +29,10 @@ def is_original(path: Path) -> bool:
     """Whether this is a checkpoint that an engine of ours can try to open."""
     if path.suffix == ".gguf":
         return path.is_file()
-    if not path.is_dir() or is_compiled_engine(path) or quantization(path):
+    if not path.is_dir() or is_compiled_engine(path):
         return False
     has_weights = any(next(path.glob(pattern), None) is not None for pattern in _WEIGHTS)
     return "model_type" in _read_config(path) and has_weights
-
-
-def quantization(path: Path) -> str:
-    """How the weights are quantized; empty if they are not."""
-    if (path / "hf_quant_config.json").is_file():
-        return "ModelOpt"
-    found = _read_config(path).get("quantization_config")
-    if not isinstance(found, dict):
-        return ""
-    method = str(found.get("quant_method") or "unknown")
-    return _METHODS.get(method, method)
 
 
 def readable_checkpoint(path: Path, repository: Path | None = None) -> Path:
@@ -63,18 +44,6 @@ def readable_checkpoint(path: Path, repository: Path | None = None) -> Path:
         raise invalid_arg(
             f"'{path.name}' is a TensorRT engine, which only TensorRT can run: give the model that "
             "it was built from"
-        )
-    method = quantization(path)
-    if method:
-        raise invalid_arg(
-            f"'{path.name}' is a checkpoint with {method} quantized weights, which no engine here "
-            "reads: use the original checkpoint or a GGUF file of the model"
-        )
-    config = _read_config(path)
-    if "architecture" in config and "model_type" not in config and any(path.glob("rank*")):
-        raise invalid_arg(
-            f"'{path.name}' is a TensorRT-LLM checkpoint (the input of trtllm-build): point "
-            "engine_dir at the Hugging Face checkpoint that it was converted from"
         )
     return path
 

@@ -19,6 +19,7 @@ from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.options import LlmOptions
 from naiad.core.install_advice import install_command
 from naiad.errors import invalid_arg
+from naiad.llm.engine_settings import ROUNDED
 
 Log = Callable[[str], None]
 OPENVINO_MODEL = "openvino_model.xml"
@@ -33,9 +34,14 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
             f"'{given.name}' is a TensorRT-LLM engine: its checkpoint '{path.name}' is used instead"
         )
     template = _find_file(options.chat_template, bases) if options.chat_template else None
-    engine = (
-        options.engine if options.engine != "auto" else choose_engine(path, options.settings.device)
-    )
+    is_rounded = options.settings.quantization in ROUNDED
+    engine = options.engine
+    if engine == "auto":
+        engine = "native" if is_rounded else choose_engine(path, options.settings.device)
+    if engine == "openvino" and is_rounded:
+        raise invalid_arg(
+            f"quantization is '{options.settings.quantization}', which the native engine does; the engine is openvino"
+        )
     chat = read_chat_templates(path, template)
     log(f"opening '{path.name}' on the {engine} engine")
     if engine == "openvino":
@@ -78,6 +84,8 @@ def _open_native(
             log(f"loading '{path.name}': {tenth * 10} %")
 
     engine = load_engine(path, options.settings, progress)
+    if engine.quantization:
+        log(f"'{path.name}' is quantized: {engine.quantization}")
     builder, pool = engine.builder, engine.scheduler.pool
     return OpenModel(
         engine, builder.tokenizer, chat, builder.max_model_len, builder.vocab_size, options.settings.max_num_seqs,

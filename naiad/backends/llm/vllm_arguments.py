@@ -19,7 +19,7 @@ LORA_FILE = "multi_lora.json"
 _SETTINGS = {
     "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
     "block_size", "seed", "enable_prefix_caching",
-    "trust_remote_code", "device",
+    "trust_remote_code", "device", "quantization",
 }  # fmt: skip
 _DTYPES = {"half": "float16", "float": "float32"}
 _WITHOUT_EFFECT = {
@@ -30,7 +30,7 @@ _WITHOUT_EFFECT = {
     "download_dir", "compilation_config", "max_log_len", "use_v2_block_manager",
     "num_scheduler_steps", "multi_step_stream_outputs",
     "disable_async_output_proc", "preemption_mode", "scheduling_policy", "served_model_name",
-    "quantization", "worker_use_ray", "task",
+    "worker_use_ray", "task",
     "runner", "async_scheduling", "max_parallel_loading_workers", "ray_workers_use_nsight",
     "enable_sleep_mode",
     "max_context_len_to_capture", "tokenizer_mode", "use_tqdm_on_load",

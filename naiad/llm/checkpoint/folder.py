@@ -1,4 +1,5 @@
-"""Opens a Hugging Face folder: reads config.json, generation_config.json and tokenizer.json."""
+"""A Hugging Face folder, or one of TensorRT-LLM's tools: config.json, generation_config.json,
+tokenizer.json and where its weights are."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import tokenizers
 
 from naiad.errors import invalid_arg, not_found
 from naiad.llm.checkpoint.end_tokens import read_eos
+from naiad.llm.models.tensorrt_llm import as_hugging_face, is_tensorrt_llm
 from naiad.llm.text.tokenizer import Tokenizer
 
 
@@ -18,8 +20,10 @@ class CheckpointFolder(msgspec.Struct, frozen=True):
     path: Path
     config: dict[str, Any]
     eos_token_ids: list[int]
-    """From generation_config.json if it has them, because chat checkpoints end on more tokens than
-    config.json lists."""
+    """generation_config.json's where it has them: chat checkpoints end on more tokens than
+    config.json says."""
+    is_tensorrt_llm: bool = False
+    """Its tensors have TensorRT-LLM's names; `config` is put into Hugging Face's words."""
 
 
 def open_folder(path: Path) -> CheckpointFolder:
@@ -27,11 +31,14 @@ def open_folder(path: Path) -> CheckpointFolder:
     if not config_path.exists():
         raise not_found(f"checkpoint '{path.name}' has no config.json")
     config = _read_json(config_path)
+    is_other = is_tensorrt_llm(config)
+    if is_other:
+        config = as_hugging_face(config)
     if not isinstance(config.get("model_type"), str):
         raise invalid_arg(f"config.json of checkpoint '{path.name}' has no model_type")
     generation_path = path / "generation_config.json"
     generation = _read_json(generation_path) if generation_path.exists() else {}
-    return CheckpointFolder(path, config, read_eos(generation) or read_eos(config))
+    return CheckpointFolder(path, config, read_eos(generation) or read_eos(config), is_other)
 
 
 def read_tokenizer(folder: CheckpointFolder) -> Tokenizer | None:

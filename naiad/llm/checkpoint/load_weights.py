@@ -9,17 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import torch
 from torch import Tensor
 
 from naiad.errors import invalid_arg
 from naiad.llm.checkpoint.source import TensorSource
 from naiad.llm.models.decoder_config import DecoderConfig
-from naiad.llm.models.decoder_weights import DecoderWeights, assemble, layer_shapes, outer_shapes
+from naiad.llm.models.decoder_weights import (
+    MATRICES,
+    DecoderWeights,
+    LayerFinish,
+    LayerWeights,
+    Linear,
+    assemble,
+    assemble_layer,
+    layer_shapes,
+    outer_shapes,
+)
 from naiad.llm.models.family import Family
+from naiad.llm.quantization.format import QuantizationFormat
+from naiad.llm.quantization.linears import LinearBuilder, Part, join
+from naiad.llm.quantization.matrix import QuantizedMatrix
 
 Progress = Callable[[int, int], None]
 """Called with (parts done, parts in all)."""
+Arrange = Callable[[DecoderConfig, Tensor], Tensor]
+
+
+class QuantizedLoading(msgspec.Struct, frozen=True):
+    """How a quantized checkpoint's matrices become Linears."""
+
+    format: QuantizationFormat
+    builder: LinearBuilder
 
 
 def load_weights(
@@ -29,20 +51,38 @@ def load_weights(
     device: torch.device,
     dtype: torch.dtype,
     progress: Progress | None = None,
+    loading: QuantizedLoading | None = None,
+    finish: LayerFinish | None = None,
 ) -> DecoderWeights:
-    reader = _Reader(config, family, source, device, dtype)
-    layers: list[dict[str, Tensor]] = []
-    outer = {key: reader.read_outer(key, shape) for key, shape in outer_shapes(config).items()}
+    reader = _Reader(config, family, source, device, dtype, loading)
+    layers: list[LayerWeights] = []
+    head = reader.read_head()
+    wanted = {
+        key: shape
+        for key, shape in outer_shapes(config).items()
+        if head is None or key != "head.weight"
+    }
+    outer = {key: reader.read_outer(key, shape) for key, shape in wanted.items()}
     for layer in range(config.num_layers):
-        layers.append(
-            {
-                key: reader.read_layer(layer, key, shape)
-                for key, shape in layer_shapes(config).items()
+        shapes = layer_shapes(config)
+        linears: dict[str, Linear] = {}
+        if loading is not None:
+            linears = {module: reader.read_linear(layer, module, shapes) for module in MATRICES}
+            shapes = {
+                key: shape for key, shape in shapes.items() if key.rsplit(".", 1)[0] not in MATRICES
             }
+        layers.append(
+            assemble_layer(
+                config,
+                {key: reader.read_layer(layer, key, shape) for key, shape in shapes.items()},
+                linears,
+            )
         )
+        if finish is not None:
+            finish(layers[-1])
         if progress is not None:
             progress(layer + 1, config.num_layers)
-    return assemble(config, outer, layers)
+    return assemble(config, outer, layers, head)
 
 
 class _Reader:
@@ -53,6 +93,7 @@ class _Reader:
         source: TensorSource,
         device: torch.device,
         dtype: torch.dtype,
+        loading: QuantizedLoading | None,
     ) -> None:
         self.config = config
         self.family = family
@@ -60,6 +101,7 @@ class _Reader:
         self.names = source.names()
         self.device = device
         self.dtype = dtype
+        self.loading = loading
 
     def read_outer(self, key: str, shape: tuple[int, ...]) -> Tensor:
         module, kind = key.rsplit(".", 1)
@@ -74,17 +116,69 @@ class _Reader:
         ]
         return self._merge(key, names, shape, self.family.arrange.get(module))
 
+    def read_head(self) -> Linear | None:
+        """A quantized one; None: it is read as any other tensor."""
+        loading, module = self.loading, self.family.outer_names["head"]
+        if loading is None or self.config.tie_embeddings:
+            return None
+        matrix = loading.format.read(self.source, self.names, module)
+        if matrix is None:
+            return None
+        self._check_matrix(module, matrix, (self.config.vocab_size, self.config.hidden_size))
+        return join([(matrix, None)], loading.builder)
+
+    def read_linear(self, layer: int, module: str, shapes: dict[str, tuple[int, ...]]) -> Linear:
+        assert self.loading is not None
+        prefix = self.family.layer_prefix.format(layer)
+        arrange = self.family.arrange.get(module)
+        outputs, inputs = shapes[f"{module}.weight"]
+        parts: list[Part] = []
+        for name in self.family.layer_names[module]:
+            own = f"{prefix}{name}"
+            matrix = self.loading.format.read(self.source, self.names, own)
+            weight = matrix if matrix is not None else self._get(f"{own}.weight", (inputs,))
+            bias = self._get(f"{own}.bias", ()) if f"{module}.bias" in shapes else None
+            parts.append((weight, bias))
+        parts = [_arranged(part, self.config, arrange) for part in parts]
+        rows = [_num_outputs(matrix) for matrix, _ in parts]
+        if sum(rows) != outputs:
+            names = ", ".join(f"{prefix}{name}" for name in self.family.layer_names[module])
+            raise invalid_arg(
+                f"modules {names} have {sum(rows)} rows together, expected {outputs} for {module}"
+            )
+        for name, (matrix, _) in zip(self.family.layer_names[module], parts, strict=True):
+            if isinstance(matrix, QuantizedMatrix):
+                self._check_matrix(f"{prefix}{name}", matrix, (matrix.num_outputs, inputs))
+        return join(parts, self.loading.builder)
+
+    def _check_matrix(
+        self, module: str, matrix: QuantizedMatrix, expected: tuple[int, int]
+    ) -> None:
+        assert self.loading is not None
+        found = (matrix.num_outputs, matrix.num_inputs)
+        if found != expected:
+            raise invalid_arg(
+                f"module '{module}' has {found[0]} outputs and {found[1]} inputs, expected {expected[0]} and {expected[1]}"
+            )
+        self.loading.builder.check(module, matrix)
+
+    def _get(self, name: str, tail: tuple[int, ...]) -> Tensor:
+        if name not in self.names:
+            raise invalid_arg(f"the checkpoint has no tensor '{name}'")
+        tensor = self.source.get(name)
+        if tuple(tensor.shape[1:]) != tail:
+            raise invalid_arg(
+                f"tensor '{name}' has shape {list(tensor.shape)}, expected {list(tail)} after the first number"
+            )
+        return tensor.to(self.device, self.dtype)
+
     def _find(self, prefix: str, alternatives: str, kind: str) -> str:
         """Names that differ between a family's generations are written a|b."""
         names = [f"{prefix}{name}.{kind}" for name in alternatives.split("|")]
         return next((name for name in names if name in self.names), names[0])
 
     def _merge(
-        self,
-        key: str,
-        names: list[str],
-        shape: tuple[int, ...],
-        arrange: Callable[[DecoderConfig, Tensor], Tensor] | None,
+        self, key: str, names: list[str], shape: tuple[int, ...], arrange: Arrange | None
     ) -> Tensor:
         missing = [name for name in names if name not in self.names]
         if missing:
@@ -105,3 +199,19 @@ class _Reader:
                 f"tensors {', '.join(names)} have {start} rows together, expected {shape[0]} for {key}"
             )
         return out
+
+
+def _num_outputs(matrix: QuantizedMatrix | Tensor) -> int:
+    return matrix.num_outputs if isinstance(matrix, QuantizedMatrix) else int(matrix.shape[0])
+
+
+def _arranged(part: Part, config: DecoderConfig, arrange: Arrange | None) -> Part:
+    if arrange is None:
+        return part
+    matrix, bias = part
+    if isinstance(matrix, QuantizedMatrix):
+        rows = arrange(config, torch.arange(matrix.num_outputs, device=matrix.values.device))
+        matrix = matrix.rearranged(rows)
+    else:
+        matrix = arrange(config, matrix)
+    return matrix, None if bias is None else arrange(config, bias)

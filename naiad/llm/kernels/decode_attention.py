@@ -194,10 +194,13 @@ def choose_tile(
     num_rows: int, group: int, head_dim: int, dtype: torch.dtype, is_short: bool
 ) -> tuple[int, int, int]:
     """Keys per tile, warps, pipeline stages. 128 keys fill an SM alone: the best where there are
-    many of them, else a tenth slower."""
+    many of them, else a tenth slower. A few rows are all latency: small tiles, in many small chunks
+    (chunk_plan.py)."""
     if dtype == torch.float32 or head_dim > 128 or group > 16:
         return (32, 4, 3)
-    if 8 < num_rows <= 32:
+    if num_rows <= 8:
+        return (64, 4, 2)
+    if num_rows <= 32:
         return (64, 2, 5)
     if 32 < num_rows <= MAX_ROWS_ONE_WAY:
         return (64, 4, 3)

@@ -93,8 +93,9 @@ def _launch_again(
     compiled, constants = known
     stream = torch._C._cuda_getCurrentRawStream(tensors[0].device.index or 0)
     second = grid[1] if len(grid) > 1 else 1
+    third = grid[2] if len(grid) > 2 else 1
     compiled.run(
-        grid[0], second, 1, stream, compiled.function, compiled.packed_metadata, None, None, None, *tensors, *numbers, *constants
+        grid[0], second, third, stream, compiled.function, compiled.packed_metadata, None, None, None, *tensors, *numbers, *constants
     )  # fmt: skip
 
 

@@ -58,7 +58,12 @@ class Decoder:
         attended = ops.attend(qkv, layer, index, self._shapes[index], step, cache)
         stream = ops.linear_add(attended, layer.o, stream)
         inner = ops.norm_activate(
-            stream, _present(layer.mlp_norm), layer.up, config.activation, config.is_gated
+            stream,
+            _present(layer.mlp_norm),
+            layer.up,
+            config.activation,
+            config.is_gated,
+            layer.down,
         )
         return ops.linear_add(inner, layer.down, stream)
 
@@ -85,7 +90,12 @@ class Decoder:
         )
         stream = ops.add(ops.norm_tensor(attended, _present(layer.post_attention_norm)), stream)
         inner = ops.norm_activate(
-            stream, _present(layer.mlp_norm), layer.up, config.activation, config.is_gated
+            stream,
+            _present(layer.mlp_norm),
+            layer.up,
+            config.activation,
+            config.is_gated,
+            layer.down,
         )
         return ops.add(
             ops.norm_tensor(ops.linear(inner, layer.down), _present(layer.post_mlp_norm)), stream

@@ -7,6 +7,7 @@ In:  a DecoderConfig gives the shapes. Out: filled by load_weights (a checkpoint
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +44,11 @@ class LayerWeights:
     post_mlp_norm: Norm | None
     q_norm: Norm | None
     k_norm: Norm | None
+
+
+LayerFinish = Callable[[LayerWeights], None]
+"""Called with each layer as soon as it is there; may put other Linears into it."""
+MATRICES = ("qkv", "o", "up", "down")
 
 
 @dataclass(slots=True)
@@ -87,20 +93,23 @@ def outer_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def assemble(
-    config: DecoderConfig, outer: dict[str, Tensor], layers: list[dict[str, Tensor]]
+    config: DecoderConfig,
+    outer: dict[str, Tensor],
+    layers: list[LayerWeights],
+    head: Linear | None = None,
 ) -> DecoderWeights:
+    """`head` is a quantized one, for which there is no tensor."""
     embedding = outer["embedding.weight"]
-    head = Linear(outer.get("head.weight", embedding), outer.get("head.bias"))
-    return DecoderWeights(
-        embedding,
-        [_assemble_layer(config, tensors) for tensors in layers],
-        _take_norm(config, outer, "final_norm"),
-        head,
-    )
+    plain = Linear(outer.get("head.weight", embedding), outer.get("head.bias"))
+    return DecoderWeights(embedding, layers, _take_norm(config, outer, "final_norm"), head or plain)
 
 
 def random_weights(
-    config: DecoderConfig, device: torch.device, dtype: torch.dtype, seed: int = 0
+    config: DecoderConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int = 0,
+    finish: LayerFinish | None = None,
 ) -> DecoderWeights:
     """For benchmarks: the work of a real checkpoint without its bytes on disk."""
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -110,11 +119,13 @@ def random_weights(
             name: _draw(name, shape, device, dtype, generator) for name, shape in shapes.items()
         }
 
-    return assemble(
-        config,
-        draw(outer_shapes(config)),
-        [draw(layer_shapes(config)) for _ in range(config.num_layers)],
-    )
+    outer = draw(outer_shapes(config))
+    layers = []
+    for _ in range(config.num_layers):
+        layers.append(assemble_layer(config, draw(layer_shapes(config)), {}))
+        if finish is not None:
+            finish(layers[-1])
+    return assemble(config, outer, layers)
 
 
 def _draw(
@@ -130,9 +141,17 @@ def _draw(
     return tensor.normal_(0.0, 0.02, generator=generator)
 
 
-def _assemble_layer(config: DecoderConfig, tensors: dict[str, Tensor]) -> LayerWeights:
+def assemble_layer(
+    config: DecoderConfig, tensors: dict[str, Tensor], linears: dict[str, Linear]
+) -> LayerWeights:
+    """`linears` are the quantized ones, for which there are no tensors."""
+
     def linear(name: str) -> Linear:
-        return Linear(tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+        return (
+            linears[name]
+            if name in linears
+            else Linear(tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+        )
 
     def norm(name: str, kind: NormKind | None = None) -> Norm | None:
         return _take_norm(config, tensors, name, kind) if f"{name}.weight" in tensors else None

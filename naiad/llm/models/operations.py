@@ -8,7 +8,7 @@ whoever reads it next.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -49,9 +49,10 @@ class Operations(Protocol):
 
     def norm_tensor(self, x: Tensor, norm: Norm) -> Tensor: ...
 
-    def linear(self, x: Tensor, linear: Linear) -> Tensor: ...
+    def linear(self, x: Any, linear: Linear) -> Tensor:
+        """`x` is a tensor, or what `norm_activate` left for this very matrix."""
 
-    def linear_add(self, x: Tensor, linear: Linear, stream: Stream) -> Stream: ...
+    def linear_add(self, x: Any, linear: Linear, stream: Stream) -> Stream: ...
 
     def add(self, x: Tensor, stream: Stream) -> Stream: ...
 
@@ -61,8 +62,15 @@ class Operations(Protocol):
     def activate(self, x: Tensor, activation: Activation, is_gated: bool) -> Tensor: ...
 
     def norm_activate(
-        self, stream: Stream, norm: Norm, up: Linear, activation: Activation, is_gated: bool
-    ) -> Tensor: ...
+        self,
+        stream: Stream,
+        norm: Norm,
+        up: Linear,
+        activation: Activation,
+        is_gated: bool,
+        reader: Linear,
+    ) -> Any:
+        """Rows in the form that `reader`, the next matrix, multiplies fastest."""
 
     def attend(
         self,

@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import Tensor
 
-from naiad.llm.models.decoder_weights import DecoderWeights, Linear
-
-MATRICES = ("qkv", "o", "up", "down")
+from naiad.llm.models.decoder_weights import MATRICES, DecoderWeights, Linear
+from naiad.llm.models.packed_integers import PackedInt4Linear, PackedInt8Linear, apply_packed
+from naiad.llm.models.quantized_linear import PartedLinear
 
 
 @dataclass(slots=True)
@@ -40,7 +40,9 @@ def pack_weights(weights: DecoderWeights, is_half_enough: bool = False) -> None:
 
 def pack(linear: Linear, is_half_enough: bool) -> Linear:
     weight = linear.weight
-    if isinstance(linear, HalfLinear) or weight.is_mkldnn:
+    if isinstance(linear, PartedLinear):
+        linear.parts = [pack(part, is_half_enough) for part in linear.parts]
+    if type(linear) is not Linear or weight.is_mkldnn:
         return linear
     if is_half_enough and can_halve(weight):
         # Rounded here: the packing warns about numbers that are too small for float16.
@@ -80,6 +82,10 @@ def has_fast_bfloat16() -> bool:
 def apply_linear(x: Tensor, linear: Linear) -> Tensor:
     if isinstance(linear, HalfLinear):
         product: Tensor = torch.ops.quantized.linear_dynamic_fp16(x, linear.packed)
+    elif isinstance(linear, PackedInt4Linear | PackedInt8Linear):
+        product = apply_packed(x, linear)
+    elif isinstance(linear, PartedLinear):
+        product = torch.cat([apply_linear(x, part) for part in linear.parts], dim=-1)
     elif linear.weight.is_mkldnn:
         product = torch.ops.mkldnn._linear_pointwise(x, linear.weight, linear.bias, "none", [], "")
     else:
@@ -88,7 +94,7 @@ def apply_linear(x: Tensor, linear: Linear) -> Tensor:
 
 
 def apply_linear_add(x: Tensor, linear: Linear, addend: Tensor) -> Tensor:
-    if not isinstance(linear, HalfLinear) and linear.weight.is_mkldnn:
+    if type(linear) is Linear and linear.weight.is_mkldnn:
         total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
             x, addend, linear.weight, linear.bias, "add"
         )

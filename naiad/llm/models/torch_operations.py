@@ -105,7 +105,13 @@ class TorchOperations:
         return apply_activation(x, activation, is_gated)
 
     def norm_activate(
-        self, stream: Stream, norm: Norm, up: Linear, activation: Activation, is_gated: bool
+        self,
+        stream: Stream,
+        norm: Norm,
+        up: Linear,
+        activation: Activation,
+        is_gated: bool,
+        reader: Linear,
     ) -> Tensor:
         return apply_activation(self.norm_linear(stream, norm, up), activation, is_gated)
 

@@ -61,7 +61,11 @@ def build_engine(
             return Decoder(config, weights, TorchOperations(cos, sin, table.next_tokens))
         from naiad.llm.start import cuda_parts  # triton is there only with torch's CUDA builds
 
-        return Decoder(config, weights, cuda_parts.build_operations(cos, sin, table, planner))
+        return Decoder(
+            config,
+            weights,
+            cuda_parts.build_operations(cos, sin, table, planner, weights.embedding.dtype),
+        )
 
     return _assemble(
         describe(config),

@@ -30,7 +30,7 @@ def build_attention(table: SlotTable, planner: ChunkPlanner) -> TritonPagedAtten
 
 
 def build_operations(
-    cos: Tensor, sin: Tensor, table: SlotTable, planner: ChunkPlanner
+    cos: Tensor, sin: Tensor, table: SlotTable, planner: ChunkPlanner, dtype: torch.dtype
 ) -> TritonOperations:
     return TritonOperations(
         cos,
@@ -38,6 +38,7 @@ def build_operations(
         table.next_tokens,
         build_attention(table, planner),
         GemmPlan(_num_sms(table.device)),
+        dtype,
     )
 
 

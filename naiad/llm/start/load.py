@@ -17,12 +17,14 @@ from naiad.llm.checkpoint.pickle_source import PickleSource
 from naiad.llm.checkpoint.safetensors_source import SafetensorsSource
 from naiad.llm.checkpoint.source import TensorSource
 from naiad.llm.engine import Engine
-from naiad.llm.engine_settings import EngineSettings
+from naiad.llm.engine_settings import ROUNDED, EngineSettings
+from naiad.llm.models import tensorrt_llm
 from naiad.llm.models.decoder_weights import random_weights
 from naiad.llm.models.family import Family
 from naiad.llm.models.registry import find_family
 from naiad.llm.start.build import build_engine, build_transformers_engine
 from naiad.llm.start.kernel_key import computed_meanwhile
+from naiad.llm.start.quantize_load import plan_quantization, plan_rounding
 from naiad.llm.text.chat_template import ChatTemplate, read_chat_template
 
 
@@ -37,7 +39,9 @@ def load_engine(
         return _load_gguf(path, settings, progress)
     folder = open_folder(path)
     template = read_chat_template(path)
-    family = find_family(folder.config["model_type"])
+    family = (
+        tensorrt_llm.FAMILY if folder.is_tensorrt_llm else find_family(folder.config["model_type"])
+    )
     if family is None and settings.load_format == "dummy":
         raise invalid_arg(
             f"load_format is 'dummy', which models of type '{folder.config['model_type']}' cannot have"
@@ -89,9 +93,11 @@ def _load_family(
     config = family.read_config(folder.config)
     device = choose_device(settings)
     dtype = choose_dtype(settings, config.dtype, device)
+    plan = plan_quantization(folder.config, folder.path, config, settings, device, dtype)
+    loading, finish = (None, None) if plan is None else (plan.loading, plan.finish)
     with computed_meanwhile(device):
         if settings.load_format == "dummy":
-            weights = random_weights(config, device, dtype)
+            weights = random_weights(config, device, dtype, finish=finish)
         else:
             weights = load_weights(
                 config,
@@ -100,11 +106,16 @@ def _load_family(
                 device,
                 dtype,
                 progress,
+                loading,
+                finish,
             )
-    is_half_enough = settings.dtype == "auto" and config.dtype != "float32"
-    return build_engine(
+    is_half_enough = settings.dtype == "auto" and (config.dtype != "float32" or plan is not None)
+    engine = build_engine(
         config, weights, read_tokenizer(folder), folder.eos_token_ids, settings, is_half_enough
     )
+    if plan is not None:
+        engine.quantization = plan.describe()
+    return engine
 
 
 def _load_with_transformers(folder: CheckpointFolder, settings: EngineSettings) -> Engine:
@@ -130,8 +141,21 @@ def _load_gguf(path: Path, settings: EngineSettings, progress: Progress | None) 
     device = choose_device(settings)
     dtype = choose_dtype(settings, "bfloat16", device)
     with computed_meanwhile(device):
+        plan = (
+            plan_rounding(checkpoint.config, settings, device, dtype)
+            if settings.quantization in ROUNDED
+            else None
+        )
+        finish = None if plan is None else plan.finish
         weights = load_weights(
-            checkpoint.config, checkpoint.family, checkpoint.source, device, dtype, progress
+            checkpoint.config,
+            checkpoint.family,
+            checkpoint.source,
+            device,
+            dtype,
+            progress,
+            None,
+            finish,
         )
     tokenizer, is_half_enough = (
         checkpoint.tokenizer,
@@ -140,6 +164,8 @@ def _load_gguf(path: Path, settings: EngineSettings, progress: Progress | None) 
     engine = build_engine(
         checkpoint.config, weights, tokenizer, tokenizer.eos_token_ids, settings, is_half_enough
     )
+    if plan is not None:
+        engine.quantization = plan.describe()
     if checkpoint.chat_template is not None:
         engine.chat_template = ChatTemplate(checkpoint.chat_template, checkpoint.special_tokens)
     return engine

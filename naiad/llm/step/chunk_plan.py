@@ -20,8 +20,9 @@ among all chunks."""
 PROGRAMS_PER_SM = 4
 GRAIN = 64
 MIN_CHUNK = 256
-MIN_CHUNK_OF_FEW = 128
-"""Where the rows alone cannot keep every SM busy."""
+MIN_CHUNK_OF_FEW = 64
+"""Where the rows alone keep less than a quarter of the SMs busy: a step of one or a few rows is all
+latency."""
 
 
 SHORT_LENGTH = 320
@@ -69,5 +70,5 @@ class ChunkPlanner:
 
     def _chunk_size(self, num_rows: int, num_tokens: int) -> int:
         even = -(-num_tokens // self.budget)
-        least = MIN_CHUNK if num_rows * self.num_kv_heads >= self.num_sms else MIN_CHUNK_OF_FEW
+        least = MIN_CHUNK if 4 * num_rows * self.num_kv_heads >= self.num_sms else MIN_CHUNK_OF_FEW
         return max(least, -(-even // GRAIN) * GRAIN)

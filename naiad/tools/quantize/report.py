@@ -1,0 +1,61 @@
+"""What a quantization gave, as JSON and as one HTML page, in the checkpoint's own folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from naiad.tools.page.page import Fact, card, page, table
+from naiad.tools.quantize.job import Outcome
+from naiad.tools.quantize.options import QuantizeOptions
+
+JSON_NAME = "naiad_quantize_report.json"
+HTML_NAME = "naiad_quantize_report.html"
+
+
+def write_report(outcome: Outcome, options: QuantizeOptions) -> Path:
+    quality = outcome.quality
+    values = {"options": options, "outcome": outcome}
+    (outcome.output_dir / JSON_NAME).write_bytes(
+        msgspec.json.format(msgspec.json.encode(values, enc_hook=str))
+    )
+    change = quality.perplexity_after / quality.perplexity_before - 1.0
+    rows = [
+        ["perplexity", f"{quality.perplexity_before:.3f}", f"{quality.perplexity_after:.3f}"],
+        ["size of the weights", _gigabytes(outcome.bytes_before), _gigabytes(outcome.bytes_after)],
+    ]
+    facts = [
+        Fact(
+            "Perplexity",
+            f"{quality.perplexity_after:.2f}",
+            f"{change:+.1%} of {quality.perplexity_before:.2f}",
+        ),
+        Fact("Size", _gigabytes(outcome.bytes_after), f"of {_gigabytes(outcome.bytes_before)}"),
+        Fact(
+            "Divergence",
+            f"{quality.divergence:.4f}",
+            "nats per token, compared with the checkpoint",
+        ),
+        Fact("Same likeliest token", f"{quality.agreement:.1%}", f"of {quality.num_tokens} tokens"),
+    ]
+    footer = [
+        (
+            "Measured on",
+            f"{quality.num_tokens} tokens of the calibration text that were not calibrated on",
+        ),
+        (
+            "Command",
+            f"naiad quantize --model_dir {options.model_dir} --output_dir {options.output_dir} --qformat {options.qformat}",
+        ),
+        ("Time", f"{outcome.seconds:.0f} s, {outcome.num_resumed} layers from an earlier run"),
+    ]
+    title = f"{options.model_dir.name} in {options.qformat}"
+    body = card("Before and after", table(["", "before", "after"], rows))
+    path = outcome.output_dir / HTML_NAME
+    path.write_text(page(title, "naiad quantize", facts, [body], footer))
+    return path
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
