@@ -78,7 +78,7 @@ def _plain(rope: RopeConfig, max_model_len: int) -> tuple[Floats, float]:
 
 
 def _linear(rope: RopeConfig, max_model_len: int) -> tuple[Floats, float]:
-    return _plain(rope, max_model_len)[0] / rope.settings["factor"], 1.0
+    return _plain(rope, max_model_len)[0] / np.float32(rope.settings["factor"]), 1.0
 
 
 def _factors(rope: RopeConfig, max_model_len: int) -> tuple[Floats, float]:
