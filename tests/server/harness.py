@@ -172,6 +172,18 @@ class Server(Endpoints):
         self._reader.join(limit_s)
         return code
 
+    def signal_until_exit(self, number: int, limit_s: float = STOP_LIMIT_S) -> int:
+        """Repeats a signal. The server takes two signals that come at once for one stop, so one
+        that follows closely upon another may not count."""
+        end_s = time.monotonic() + limit_s
+        while time.monotonic() < end_s:
+            self.signal(number)
+            try:
+                return self.wait_exit(0.2)
+            except ServerFailedError:
+                continue
+        raise ServerFailedError(f"still running after {limit_s} s{self.tail()}")
+
     def stop(self, limit_s: float = STOP_LIMIT_S) -> int:
         """Sends SIGTERM, waits, and then kills the whole process group."""
         if self.process.poll() is None:

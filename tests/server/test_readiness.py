@@ -82,8 +82,7 @@ def test_a_draining_server_is_not_ready_but_still_serves(
     assert server.is_ready("/v2/health/live")
     status, body = server.post("/v2/models/identity_fp32/infer", INPUTS)
     assert (status, json.loads(body)["outputs"][0]["data"]) == (200, [1.0, 2.0])
-    server.signal(signal.SIGTERM)
-    assert server.wait_exit() == 1
+    assert server.signal_until_exit(signal.SIGTERM) == 1
 
 
 def test_the_drain_delay_does_not_count_towards_the_exit_timeout(
