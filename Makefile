@@ -55,6 +55,12 @@ check: $(VENV)/.dev docs  ## ruff, mypy strict, import-linter, links between pag
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+coverage: $(VENV)/.dev  ## run the tests, or those of TESTS=..., and report the lines of naiad/ that they ran, in workers too
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(TESTS)
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
+
 bench: $(VENV)/.dev  ## measure against the genuine Triton (bench/RESULTS.md says how)
 	$(BIN)/python -m bench.compare
 

@@ -48,10 +48,10 @@ class Engine:
         self.builder = builder
         self.settings = settings
         self.chat_template: ChatTemplate | None = None
+        """The checkpoint's own template, which turns chats into prompts. Set by load.py."""
         self.quantization = ""
-        """For people: the weights' format and the kernels that multiply them; empty where they are
-        plain."""
-        """The checkpoint's own, for whoever turns chats into prompts; set by load.py."""
+        """The format of the weights and the kernels that multiply them, as text for people. Empty
+        for weights that are not quantized."""
         self.statistics = EngineStatistics()
         self._depth = 1 if is_asynchronous else 0
         self._clock_ns = clock_ns

@@ -72,7 +72,7 @@ class OnnxBackend(Backend):
         signature = read_signature(session)
         check(config, signature)
         for note in self._notes:
-            runtime.log("WARNING", note, "onnx.py", 0)
+            runtime.log("WARNING", note, "backend.py", 0)
         scalars = frozenset(tensor.name for tensor in signature.inputs if tensor.shape == [])
         run = _Runner(session, config, signature, runtime)
         self._execution = BatchExecution(config, run, _error_text, scalars)

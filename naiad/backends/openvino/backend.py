@@ -83,7 +83,7 @@ class OpenvinoBackend(Backend):
                 f"failed to compile model '{config.name}': {_error_text(error, arguments)}"
             ) from error
         for note in self._notes:
-            runtime.log("WARNING", note, "openvino.py", 0)
+            runtime.log("WARNING", note, "backend.py", 0)
         run = _Runner(compiled, signature, config, fixed_batch, runtime)
         scalars = frozenset(tensor.name for tensor in signature.inputs if tensor.shape == [])
         self._execution = BatchExecution(

@@ -47,7 +47,7 @@ def place(error: BaseException) -> tuple[str, int]:
     """Returns the file name and line of the innermost model code."""
     frames = _model_frames(error)
     if not frames:
-        return "python.py", 0
+        return "backend.py", 0
     return os.path.basename(frames[-1].filename), frames[-1].lineno or 0
 
 

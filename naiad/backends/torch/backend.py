@@ -70,7 +70,7 @@ class PytorchBackend(Backend):
         program = self._load(arguments, config)
         calling = match(program, config)
         for note in self._notes:
-            runtime.log("WARNING", note, "pytorch.py", 0)
+            runtime.log("WARNING", note, "backend.py", 0)
         run = _Runner(program, calling, config, self._device, runtime.allocate)
         self._execution = BatchExecution(config, run, _error_text)
         self._should_clean = (

@@ -17,7 +17,7 @@ from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.text.tokenizer import Tokenizer
 
 KV_ELEMENT_BYTES = 2
-"""float16: EXACT of openvino_engine.py asks for it."""
+"""float16, because EXACT in engine.py asks for it."""
 
 
 class OpenvinoCheckpoint(msgspec.Struct, frozen=True):

@@ -64,7 +64,7 @@ def test_the_log_gets_the_traceback() -> None:
     assert __file__ in lines
     assert lines.endswith("ValueError: bad")
     assert place(error) == ("test_model_fault.py", line_of(error))
-    assert place(ValueError()) == ("python.py", 0)
+    assert place(ValueError()) == ("backend.py", 0)
 
 
 def test_long_tracebacks_keep_their_end() -> None:
