@@ -85,7 +85,7 @@ class OutgoingCall:
             self.targets.remove(target)
             names = " -> ".join(f"'{name}'" for name in _circle(self, target, stuck))
             raise internal(
-                f"model {names} is a circle of calls that would wait for ever: every instance of "
+                f"model {names} is a cycle of calls that would wait forever: every instance of "
                 f"'{model_name}' waits for it; more instances, or an async execute, would let it "
                 "go on"
             )

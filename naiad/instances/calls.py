@@ -64,7 +64,7 @@ class Calls:
         self._services = services
         self._owner = owner
         self._repeatable: set[int] = set()
-        """Calls whose like may go directly, once that pays."""
+        """Calls that could have gone directly to the other worker, and count towards a lease."""
         self._num_calls: dict[str, int] = {}
         """By model: calls since the last lease that could have gone directly."""
         self._lend_after: dict[str, int] = {}

@@ -26,13 +26,13 @@ from naiad.ipc.work import DirectCall
 
 LEND_AFTER = 8
 """How many calls one model makes to another before an instance is lent. The number doubles each
-time the instance had to be recalled soon."""
+time a lease is recalled before it has paid off."""
 MAX_LEND_AFTER = 4096
 IDLE_HEARTBEATS = 5
 """A lease that is not used for this many heartbeats is recalled: the server checks the health of an
 instance more closely while it is not lent."""
 WORTHWHILE = 8
-"""A lease paid off when it served this many times the number of calls that it took to get it."""
+"""A lease has paid off once it has served this multiple of the calls that were needed to get it."""
 FIRST_NUMBER = 1 << 40
 """Leases share a number space with the handles of an instance's requests, which start at 1."""
 

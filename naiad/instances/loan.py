@@ -81,7 +81,7 @@ class Loan:
             return False
         if self._in_flight.batches or self._in_flight.jobs:
             return False
-        # An instance that borrows does not lend, so that no circle of calls is hidden.
+        # An instance that borrows does not lend, so that no cycle of calls is hidden.
         return self._borrower is not None and not self._borrower.has_borrowed
 
     def recall(self, *, is_wanted: bool = False) -> None:

@@ -51,7 +51,7 @@ def decompress(body: Buffer, encoding: str, max_bytes: int) -> bytes:
         data = stream.decompress(body, max_bytes + 1)
     except zlib.error:
         raise invalid_arg(
-            f"failed to decompress the request body: it is no valid {encoding} data"
+            f"failed to decompress the request body: it is not valid {encoding} data"
         ) from None
     if len(data) > max_bytes:
         raise too_large(max_bytes)

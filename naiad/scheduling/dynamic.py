@@ -103,8 +103,8 @@ class DynamicScheduler:
 
     def enqueue_batch(self, jobs: list[Job], batch_size: int) -> None:
         """Accepts a batch that another model's scheduler has formed (only where `accepts_batches`).
-        It is executed as a whole when it would be if its jobs came one by one; otherwise the jobs
-        are queued. The jobs keep their streams."""
+        The batch is executed as a whole if an instance is free and nothing is queued; otherwise its
+        jobs are queued one by one. The jobs keep their streams."""
         fits = len(jobs) == 1 or batch_size <= self._rule.max_batch_size
         instance = self._free_instance() if fits and not self._queue else None
         if instance is not None:

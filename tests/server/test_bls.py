@@ -122,7 +122,7 @@ CIRCLES = {
 def test_a_cycle_is_rejected_with_its_names(server: Server, case: str) -> None:
     caller, models, names = CIRCLES[case]
     error = run(server, caller, nest(*models))["error"]
-    assert f"model {names} is a circle of calls that would wait for ever" in error
+    assert f"model {names} is a cycle of calls that would wait forever" in error
     assert run(server, caller, {"call": "step_a", "x": 1}) == [2]
 
 
@@ -156,7 +156,7 @@ def test_rejects_one_of_two_requests_that_would_wait_for_each_other(server: Serv
             first = pool.submit(run, server, "bls_a", nest("bls_b"))
             second = pool.submit(run, server, "bls_b", nest("bls_a"))
             for result in (first.result(20), second.result(20)):
-                assert result == "done" or "is a circle of calls" in result["error"]
+                assert result == "done" or "is a cycle of calls" in result["error"]
 
 
 # Model control from a model.

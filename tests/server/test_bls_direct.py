@@ -259,7 +259,7 @@ def test_rejects_a_cycle_behind_a_direct_call(server: Server, how: int) -> None:
     borrow(server)
     circle, after = calls(server, how, 1)
     assert (
-        "'called' -> 'caller' -> 'called' is a circle of calls that would wait for ever"
+        "'called' -> 'caller' -> 'called' is a cycle of calls that would wait forever"
         in circle["error"]
     )
     assert after["y"] == 2

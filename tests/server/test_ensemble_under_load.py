@@ -218,9 +218,7 @@ def test_a_step_calls_a_model_and_a_cycle_of_calls_is_an_error(server: Server, s
     assert ask(server, 1, step, CALL) == (200, [4, step, CALL])
     status, message = ask(server, 1, step, CALL_ITSELF)
     assert status == 500
-    assert (
-        f"'step_{step}' -> 'step_{step}' is a circle of calls that would wait for ever" in message
-    )
+    assert f"'step_{step}' -> 'step_{step}' is a cycle of calls that would wait forever" in message
     ask_well(server, 1)
 
 

@@ -144,8 +144,8 @@ class OpenvinoEngine:
         return outputs
 
     def _come_back(self, error: RuntimeError) -> None:
-        """A pipeline whose step failed fails for ever. The one after it takes up all but those that
-        may have been the cause.
+        """Replaces a pipeline whose step failed, because it would fail forever. The new pipeline
+        gets all requests except those that may have caused the failure.
 
         OpenVINO reads a grammar when its request is to get the first token, so the new ones are the
         suspects. What has tokens goes on after them, with its random stream and its penalties begun

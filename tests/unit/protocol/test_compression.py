@@ -65,7 +65,7 @@ def test_exactly_at_the_limit() -> None:
     ("data", "words"),
     [
         (b"", "nothing to be decompressed"),
-        (b"plain text", "failed to decompress the request body: it is no valid gzip data"),
+        (b"plain text", "failed to decompress the request body: it is not valid gzip data"),
         (
             gzip.compress(b"x" * 100)[:-9],
             "failed to decompress the request body: the gzip data is incomplete",
