@@ -511,16 +511,3 @@ def test_reports_a_model_that_never_loads(models: Path, tmp_path: Path) -> None:
     text = analyze(arguments(tmp_path), expected_code=99)
     assert "never" in text
     assert "Traceback" not in text
-
-
-def test_stops_when_the_default_configuration_fails_entirely(models: Path, tmp_path: Path) -> None:
-    source = models / "sleeper" / "1" / "model.py"
-    text = source.read_text().replace(
-        "        arrays = [", "        raise ValueError(1)\n        arrays = ["
-    )
-    assert "raise ValueError(1)" in text
-    source.write_text(text)
-    output = analyze(arguments(tmp_path), expected_code=99)
-    assert "no other configuration was tried" in output
-    assert "--perf-analyzer-flags" in output
-    assert {entry["name"] for entry in measured(tmp_path)} == {"sleeper_config_default"}

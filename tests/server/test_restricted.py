@@ -30,8 +30,8 @@ from naiad.settings.compound import RESTRICTED_CATEGORIES
 from tests.fakes import FakeCore
 from tests.server.harness import Server, naiad
 
-OPEN_ROUTES = frozenset(("/v1", "/v1/anything"))
-"""Paths that no group protects. They only return an error in OpenAI's format."""
+OPEN_ROUTES = frozenset(("/", "/v1", "/v1/anything"))
+"""Paths that no group protects: a page without any model's name, and errors in OpenAI's format."""
 OPEN_RPCS = frozenset(
     f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"
     for version in ("v1", "v1alpha")

@@ -1,7 +1,7 @@
-"""What is in a folder that was given as a checkpoint, by its files: nothing of it is loaded.
+"""Recognises compiled engines among checkpoints by their files, without loading anything.
 
-In:  a path. Out: an error for what no engine of ours can read, with what it is and what to give
-     instead; the original checkpoint of a TensorRT-LLM engine where the repository names it.
+In:  a path. Out: the path itself, or the original checkpoint of a TensorRT-LLM engine if the
+     repository names it. An engine that cannot be replaced is an error that says what to do.
 """
 
 from __future__ import annotations

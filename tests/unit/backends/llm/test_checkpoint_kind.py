@@ -76,19 +76,17 @@ def test_an_id_on_the_hub_is_only_named(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("method", "shown"), [("awq", "AWQ"), ("gptq", "GPTQ"), ("new", "new")])
-def test_quantized_weights_are_refused_by_their_name(
-    tmp_path: Path, method: str, shown: str
-) -> None:
+@pytest.mark.parametrize("method", ["awq", "gptq", "fp8", "compressed-tensors"])
+def test_quantized_checkpoints_are_left_to_the_engine(tmp_path: Path, method: str) -> None:
     config = {"model_type": "llama", "quantization_config": {"quant_method": method}}
-    assert refusal(folder(tmp_path / "c", config, "model.safetensors")) == (
-        f"'c' is a checkpoint with {shown} quantized weights, which no engine here reads: use the "
-        "original checkpoint or a GGUF file of the model"
-    )
+    path = folder(tmp_path / "c", config, "model.safetensors")
+    assert readable_checkpoint(path) == path
 
 
-def test_modelopt_and_tensorrt_llm_checkpoints(tmp_path: Path) -> None:
-    path = folder(tmp_path / "c", {"model_type": "llama"}, "hf_quant_config.json")
-    assert "ModelOpt quantized" in refusal(path)
-    path = folder(tmp_path / "d", {"architecture": "LlamaForCausalLM"}, "rank0.safetensors")
-    assert "TensorRT-LLM checkpoint (the input of trtllm-build)" in refusal(path)
+def test_checkpoints_of_modelopt_and_tensorrt_llm_are_left_to_the_engine(tmp_path: Path) -> None:
+    for name, config, file in (
+        ("c", {"model_type": "llama"}, "hf_quant_config.json"),
+        ("d", {"architecture": "LlamaForCausalLM"}, "rank0.safetensors"),
+    ):
+        path = folder(tmp_path / name, config, file)
+        assert readable_checkpoint(path) == path
