@@ -145,7 +145,7 @@ def test_a_model_may_call_itself_if_an_instance_is_free(server: Server) -> None:
 
 def test_an_async_execute_may_call_itself_deeply(server: Server) -> None:
     assert run(server, "bls_async", nest(*["bls_async"] * 30)) == "done"
-    assert "is a circle" in run(server, "bls_async", nest(*["bls_async"] * 80))["error"]
+    assert "is a cycle" in run(server, "bls_async", nest(*["bls_async"] * 80))["error"]
     assert run(server, "bls_async", nest("bls_async")) == "done"
 
 

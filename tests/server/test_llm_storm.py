@@ -31,7 +31,7 @@ pytest.importorskip("torch", reason="language models need torch")
 pytest.importorskip("transformers", reason="the tests' checkpoint is made by transformers")
 
 NUM_REQUESTS = 1000
-NUM_CLIENTS = 10
+NUM_CLIENTS = 16
 MAX_OUTPUT = 40
 SETTINGS = {
     "device": "cpu",

@@ -187,7 +187,7 @@ def test_seeded_sampling_repeats_itself(llm_server: Server) -> None:
         ({"request_output_len": [0]}, "max_tokens is 0, expected at least 1"),
         (
             {"stop_words_list": np.array([[[5, 6], [7, -1]]], np.int32)},
-            "input 'stop_words_list' says that a word ends at 7",
+            "input 'stop_words_list' has a word that ends at 7",
         ),
     ],
 )

@@ -86,7 +86,7 @@ class World:
 
 def circle(error: pytest.ExceptionInfo[NaiadError]) -> str:
     assert error.value.code is Code.INTERNAL
-    return error.value.message.partition(" is a circle")[0]
+    return error.value.message.partition(" is a cycle")[0]
 
 
 def test_a_call_to_oneself_without_another_instance_is_refused() -> None:
