@@ -336,8 +336,12 @@ def test_strings(main_server: Endpoints) -> None:
     assert figure(text, "Inference count") >= 2
 
 
-@pytest.mark.parametrize("flags", [["-i", "http"], ["-i", "grpc"], ["-i", "grpc", "--streaming"]])
-def test_sequences(sequence_server: Server, flags: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "first_id"),
+    [(["-i", "http"], 1), (["-i", "grpc"], 100_000), (["-i", "grpc", "--streaming"], 200_000)],
+)
+def test_sequences(sequence_server: Server, flags: list[str], first_id: int) -> None:
+    """Each run has ids of its own, because a run that ends may leave a sequence open."""
     url = sequence_server.grpc if "grpc" in flags else sequence_server.http
     counted = [
         "--measurement-mode",
@@ -356,6 +360,8 @@ def test_sequences(sequence_server: Server, flags: list[str]) -> None:
         "3",
         "--sequence-length",
         "4",
+        "--sequence-id-range",
+        f"{first_id}:{first_id + 90_000}",
         *flags,
         *counted,
     )
