@@ -1,7 +1,8 @@
 """Compares an earlier checkout with this one, and both with the genuine Triton, in one run.
 
     git worktree add /tmp/before COMMIT
-    python -m bench.before_after --before /tmp/before --starts 3 [--parts add_sub large wrk ensembles]
+    python -m bench.before_after --before /tmp/before --starts 3
+        [--parts add_sub large wrk ensembles]
 
 All three servers run next to each other and take turns under load; only one is loaded at a time.
 The median over the rounds and starts is kept. Both checkouts use this environment's packages.

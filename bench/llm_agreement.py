@@ -142,7 +142,8 @@ def main() -> None:
     expected = [agreement.greedy(model, prompt) for prompt in prompts]
     reference = agreement.kept(agreement.reference_logits(model))
     print(
-        "| way | same first 8 tokens | mean KL | same best token | tokens of text |\n|---|---:|---:|---:|---:|",
+        "| way | same first 8 tokens | mean KL | same best token | tokens of text "
+        "|\n|---|---:|---:|---:|---:|",
         flush=True,
     )
     for name in arguments.only.split(","):
@@ -153,7 +154,8 @@ def main() -> None:
             )
             found = agreement.compare(reference, logits, texts)
         print(
-            f"| {way} | {same} of {len(prompts)} | {found.mean_kl:.5f} | {found.same_best:.1%} | {found.num_tokens} |",
+            f"| {way} | {same} of {len(prompts)} | {found.mean_kl:.5f} | {found.same_best:.1%} | "
+            f"{found.num_tokens} |",
             flush=True,
         )
 

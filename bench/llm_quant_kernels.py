@@ -109,7 +109,8 @@ def int4_cases(name: str, rows: int, weights: Weights, x: Tensor) -> Iterator[Ca
             )[None]
 
         for outputs, tiles, warps in [
-            (4, 32, 4), (8, 32, 4), (4, 16, 2), (8, 16, 2), (16, 16, 2), (8, 8, 1), (16, 8, 1), (4, 8, 1), (16, 8, 4), (32, 8, 4),
+            (4, 32, 4), (8, 32, 4), (4, 16, 2), (8, 16, 2), (16, 16, 2), (8, 8, 1), (16, 8, 1),
+            (4, 8, 1), (16, 8, 4), (32, 8, 4),
             (16, 32, 4), (8, 16, 4), (16, 16, 4), (32, 16, 4), (2, 64, 8), (4, 64, 8), (8, 8, 2),
         ]:  # fmt: skip
             yield Case(
@@ -180,8 +181,10 @@ def fp8_gemv_cases(name: str, weights: Weights, x: Tensor) -> Iterator[Case]:
         else None
     )
     blocks = [
-        (4, 512, 1), (8, 512, 1), (8, 512, 2), (16, 512, 2), (16, 512, 4), (32, 512, 4), (32, 512, 8), (4, 1024, 2), (8, 1024, 4),
-        (8, 512, 8), (4, 1024, 4), (4, 512, 2), (2, 1024, 4), (8, 1024, 2), (4, 2048, 4), (8, 2048, 8), (4, 2048, 8),
+        (4, 512, 1), (8, 512, 1), (8, 512, 2), (16, 512, 2), (16, 512, 4), (32, 512, 4),
+        (32, 512, 8), (4, 1024, 2), (8, 1024, 4),
+        (8, 512, 8), (4, 1024, 4), (4, 512, 2), (2, 1024, 4), (8, 1024, 2), (4, 2048, 4),
+        (8, 2048, 8), (4, 2048, 8),
     ]  # fmt: skip
 
     def run(block: tuple[int, int, int], index: int) -> Tensor:
@@ -343,7 +346,8 @@ def main() -> None:
             error, us = check(case, weights, x), time_us(case.run)
         except Exception as problem:
             print(
-                f"{case.name} {case.rows} {case.label}: {type(problem).__name__} {str(problem)[:120]}",
+                f"{case.name} {case.rows} {case.label}: {type(problem).__name__} "
+                f"{str(problem)[:120]}",
                 flush=True,
             )
             continue
@@ -363,9 +367,13 @@ def main() -> None:
             if "torch" in other["label"] or "cuBLAS" in other["label"]
         ]
         for line in lines[: arguments.best] + libraries:
-            rate = f"{line['bytes'] / line['us'] / 1e6:5.2f} TB/s {2 * rows * outputs * inputs / line['us'] / 1e6:6.0f} TFLOP/s"
+            rate = (
+                f"{line['bytes'] / line['us'] / 1e6:5.2f} TB/s "
+                f"{2 * rows * outputs * inputs / line['us'] / 1e6:6.0f} TFLOP/s"
+            )
             print(
-                f"{kind} {rows:5} {name:5} {line['us']:8.2f} us {rate} error {line['error']:.1e}  {line['label']}"
+                f"{kind} {rows:5} {name:5} {line['us']:8.2f} us {rate} error {line['error']:.1e} "
+                f" {line['label']}"
             )
     if arguments.json is not None:
         arguments.json.write_text(

@@ -19,8 +19,8 @@ MIN_LAST_COLUMN = 20
 def render_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], max_columns: int = 0
 ) -> str:
-    """Renders a table. A cell may have several lines; other control characters are escaped. The last
-    column is wrapped so that the table is no wider than `max_columns`, if that is given."""
+    """Renders a table. A cell may have several lines; other control characters are escaped. The
+    last column is wrapped so that the table is no wider than `max_columns`, if that is given."""
     split = [[_cell_lines(cell) for cell in row] for row in rows]
     widths = _widths(headings, split)
     excess = sum(widths) + 3 * len(widths) + 1 - max_columns

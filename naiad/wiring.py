@@ -295,7 +295,8 @@ def build_tracing(settings: Settings) -> Tracing:
         from naiad.trace.otel import OtelSink
     except ImportError as error:
         raise unsupported(
-            f"--trace-config mode=opentelemetry needs the extra 'otel' ({install_command('otel')}): "
+            "--trace-config mode=opentelemetry needs the extra 'otel' "
+            f"({install_command('otel')}): "
             f"{error}"
         ) from error
     return Tracing(options, OtelSink(options.otel))

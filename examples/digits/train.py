@@ -97,7 +97,8 @@ def write_onnx(model, path):
     path.parent.mkdir(parents=True, exist_ok=True)
     batch = torch.export.Dim("batch", min=1, max=1024)
     program = torch.onnx.export(
-        model, (torch.zeros(2, 1, 32, 32),), input_names=["image"], output_names=["scores"], dynamic_shapes=({0: batch},), dynamo=True,
+        model, (torch.zeros(2, 1, 32, 32),), input_names=["image"], output_names=["scores"],
+        dynamic_shapes=({0: batch},), dynamo=True,
         external_data=False, verbose=False,
     )  # fmt: skip
     proto = program.model_proto

@@ -49,7 +49,7 @@ def chat(
 ) -> int:
     """Talk to a language model.
 
-    CHECKPOINT is a folder, a .gguf file, a name of `naiad pull` or a hub id: a server is started for
+    CHECKPOINT is a folder, a .gguf file, a name of `naiad pull` or a hub id: a server starts for
     it and ends with the chat. URL is a server that already runs; the default is
     http://127.0.0.1:8000. Messages are read line by line, so a file can be piped in.
     """

@@ -1,5 +1,5 @@
-"""The fast path of one gRPC connection: bytes of a read -> calls, without frames, events and headers
-in between.
+"""The fast path of one gRPC connection: bytes of a read -> calls, without frames, events and
+headers in between.
 
 A client that calls ModelInfer repeatedly sends the same bytes each time, except for the stream id
 and the data in the message. The second request of a kind is learned; later ones are compared with

@@ -70,7 +70,8 @@ class Engine:
         request.parameters.check_room(self.settings.max_waiting_requests)
         if len(self.scheduler.waiting) + request.parameters.n > self.settings.max_waiting_requests:
             raise unavailable(
-                f"{len(self.scheduler.waiting)} requests wait already, the limit is {self.settings.max_waiting_requests}",
+                f"{len(self.scheduler.waiting)} requests wait already, the limit is "
+                f"{self.settings.max_waiting_requests}",
                 1,
             )
         sequences = self.builder.build(request, self._num_submitted, self._random)

@@ -49,7 +49,7 @@ input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
 output [ { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ 4 ] } ]
 dynamic_batching { }
 """
-TORCHSCRIPT_EXPORT = '''"""Writes 1/model.pt. Replace the model by your own, then run: python export.py"""
+TORCHSCRIPT_EXPORT = '''"""Writes 1/model.pt. Put your own model here, then run: python export.py"""
 
 from pathlib import Path
 

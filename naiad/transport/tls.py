@@ -41,7 +41,8 @@ def build_tls_context(files: TlsFiles, alpn: str) -> ssl.SSLContext:
         context.load_cert_chain(files.cert, files.key, password=_refuse_password)
     except _EncryptedKeyError:
         raise invalid_arg(
-            f"--{files.flag}-server-key: '{files.key}' is encrypted; the server needs a key without a password"
+            f"--{files.flag}-server-key: '{files.key}' is encrypted; the server needs a key "
+            "without a password"
         ) from None
     except ssl.SSLError as error:
         raise _unusable(files, error) from error
@@ -76,10 +77,12 @@ def _check_readable(files: TlsFiles) -> None:
 def _unusable(files: TlsFiles, error: ssl.SSLError) -> NaiadError:
     if error.reason == "KEY_VALUES_MISMATCH":
         return invalid_arg(
-            f"--{files.flag}-server-key: '{files.key}' is not the key of the certificate '{files.cert}'"
+            f"--{files.flag}-server-key: '{files.key}' is not the key of the certificate "
+            f"'{files.cert}'"
         )
     return invalid_arg(
-        f"--{files.flag}-server-cert: '{files.cert}' and '{files.key}' are no certificate and key in PEM: {_reason(error)}"
+        f"--{files.flag}-server-cert: '{files.cert}' and '{files.key}' are no certificate and "
+        f"key in PEM: {_reason(error)}"
     )
 
 

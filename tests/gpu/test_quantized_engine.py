@@ -45,7 +45,8 @@ def engine_of(
 ) -> Engine:
     """With rounded weights in their kernels, or dequantized in plain 16-bit matrices."""
     settings = EngineSettings(
-        device="cuda", max_num_seqs=12, max_num_batched_tokens=96, num_kv_blocks=90, max_waiting_requests=20_000, quantization=kind,
+        device="cuda", max_num_seqs=12, max_num_batched_tokens=96, num_kv_blocks=90,
+        max_waiting_requests=20_000, quantization=kind,
         keep_wide_weights=keeps_wide,
     )  # fmt: skip
     device = torch.device("cuda")

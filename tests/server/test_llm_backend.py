@@ -113,7 +113,8 @@ def test_stop_strings_never_show(server: Server) -> None:
         ({"text_input": "a", "sampling_parameters": "{"}, "'sampling_parameters' is not JSON"),
         (
             {"text_input": "a", "messages": "[]"},
-            "expected one of the inputs text_input, messages, input_ids, got text_input and messages",
+            "expected one of the inputs text_input, messages, input_ids, got text_input and "
+            "messages",
         ),
         ({"max_tokens": 3}, "expected one of the inputs text_input, messages, input_ids, got none"),
         ({"text_input": ""}, "the prompt is empty"),
@@ -236,7 +237,8 @@ def _grpc_stream(
     with grpcclient.InferenceServerClient(server.grpc) as client:
         client.start_stream(callback=lambda result, error: answers.put((result, error)))
         client.async_stream_infer(
-            model, inputs, outputs=[grpcclient.InferRequestedOutput(name) for name in outputs], parameters=parameters,
+            model, inputs, outputs=[grpcclient.InferRequestedOutput(name) for name in outputs],
+            parameters=parameters,
             enable_empty_final_response=True,
         )  # fmt: skip
         while True:

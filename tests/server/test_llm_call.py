@@ -114,11 +114,15 @@ def test_what_is_wrong_is_a_400(llm_server: Server, fields: dict[str, Any], word
 @pytest.mark.parametrize(
     "schema",
     [
-        {"type": "object", "properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "boolean"}}, "required": ["a", "b"]},
+        {
+            "type": "object",
+            "properties": {"a": {"enum": ["x", "y"]}, "b": {"type": "boolean"}},
+            "required": ["a", "b"],
+        },
         {"type": "array", "items": {"enum": [1, 2, 3]}, "minItems": 2, "maxItems": 3},
         {"enum": ["red", "green"]},
     ],
-)  # fmt: skip
+)
 def test_answers_follow_a_schema(llm_server: Server, schema: dict[str, Any]) -> None:
     parameters = SamplingParameters(max_tokens=200, seed=4, n=2)
     grammar = GrammarCall("json_schema", json.dumps(schema))

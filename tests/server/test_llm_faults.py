@@ -140,8 +140,8 @@ def test_a_slow_reader_misses_nothing_and_holds_nobody_up(server: Server) -> Non
         slow.settimeout(WAIT_S)
         slow.connect(("127.0.0.1", server.http_port))
         slow.sendall(
-            b"POST /v2/models/tiny/generate_stream HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
-            % (len(body), body)
+            b"POST /v2/models/tiny/generate_stream HTTP/1.1\r\nHost: x\r\nConnection: "
+            b"close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
         )
         eventually(
             lambda: metric(server, "vllm:generation_tokens_total", "tiny") > before + 100,

@@ -36,7 +36,8 @@ class TritonPythonModel:
         tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
         tokenizer.pad_token = tokenizer.eos_token
         self.pipeline = transformers.pipeline(
-            "text-generation", model=transformers.AutoModelForCausalLM.from_pretrained(checkpoint), tokenizer=tokenizer
+            "text-generation", model=transformers.AutoModelForCausalLM.from_pretrained(checkpoint),
+            tokenizer=tokenizer
         )
 
     def execute(self, requests):
@@ -44,7 +45,12 @@ class TritonPythonModel:
         for request in requests:
             tensor = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
             prompts = [element.decode("utf-8") for element in tensor.ravel()]
-            found = self.pipeline(prompts, max_new_tokens=self.max_output_length, do_sample=False, return_full_text=False)
+            found = self.pipeline(
+                prompts,
+                max_new_tokens=self.max_output_length,
+                do_sample=False,
+                return_full_text=False,
+            )
             texts = np.array([one[0]["generated_text"].encode() for one in found], dtype=np.object_)
             output = pb_utils.Tensor("text_output", texts.reshape(tensor.shape))
             responses.append(pb_utils.InferenceResponse(output_tensors=[output]))
@@ -74,13 +80,16 @@ from babble import babble
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.length = int(json.loads(args["model_config"])["parameters"]["max_output_length"]["string_value"])
+        parameters = json.loads(args["model_config"])["parameters"]
+        self.length = int(parameters["max_output_length"]["string_value"])
 
     def execute(self, requests):
         responses = []
         for request in requests:
-            prompt = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()[0].decode("utf-8")
-            text = np.array([babble(prompt, self.length).encode(), str(os.getpid()).encode()], dtype=np.object_)
+            prompt = pb_utils.get_input_tensor_by_name(request, "text_input")
+            prompt = prompt.as_numpy()[0].decode("utf-8")
+            text = [babble(prompt, self.length).encode(), str(os.getpid()).encode()]
+            text = np.array(text, dtype=np.object_)
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)]))
         return responses
 """

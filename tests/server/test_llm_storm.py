@@ -116,7 +116,8 @@ class Client:
 
     def _run(self) -> None:
         ways: dict[str, Callable[[Plan], int | None]] = {
-            "openai_stream": self._openai_stream, "openai": self._openai, "generate_stream": self._generate_stream,
+            "openai_stream": self._openai_stream, "openai": self._openai,
+            "generate_stream": self._generate_stream,
             "generate": self._generate, "grpc": self._grpc,
         }  # fmt: skip
         for plan in self._plans:
@@ -231,7 +232,8 @@ class Client:
         with grpcclient.InferenceServerClient(self._server.grpc) as client:
             client.start_stream(callback=lambda result, error: answers.put((result, error)))
             client.async_stream_infer(
-                "stormy", [prompt, stream], outputs=[grpcclient.InferRequestedOutput("token_ids")], enable_empty_final_response=True,
+                "stormy", [prompt, stream], outputs=[grpcclient.InferRequestedOutput("token_ids")],
+                enable_empty_final_response=True,
                 parameters={"max_tokens": plan.max_tokens, "n": plan.n, **plan.sampling},
             )  # fmt: skip
             count, num_events, is_final = 0, 0, False

@@ -169,7 +169,8 @@ def test_seeded_sampling_repeats_itself(llm_server: Server) -> None:
         ),
         (
             {"prompt_embedding_table": np.ones((1, 2, 3), np.float16)},
-            "input 'prompt_embedding_table' cannot be honoured: Naiad does not support prompt tuning",
+            "input 'prompt_embedding_table' cannot be honoured: Naiad does not support prompt "
+            "tuning",
         ),
         (
             {"decoder_input_ids": [5, 6], "decoder_input_lengths": [2]},
@@ -206,7 +207,8 @@ def test_streams_new_tokens_only(llm_server: Server) -> None:
     ids = tokens(PROMPT)
     inputs = []
     for name, array in (
-        ("input_ids", np.array([ids], np.int32)), ("input_lengths", np.array([[len(ids)]], np.int32)),
+        ("input_ids", np.array([ids], np.int32)),
+        ("input_lengths", np.array([[len(ids)]], np.int32)),
         ("request_output_len", np.array([[6]], np.int32)), ("streaming", np.array([[True]])),
     ):  # fmt: skip
         one = grpcclient.InferInput(name, list(array.shape), _TYPES[array.dtype.name])

@@ -19,7 +19,8 @@ def test_metadata_lists_the_tensors(llm_server: Server) -> None:
     assert config["max_batch_size"] == 0
     assert [one["name"] for one in config["input"]][:2] == ["text_input", "image"]
     assert {one["name"] for one in config["output"]} == {
-        "text_output", "finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens", "num_output_tokens",
+        "text_output", "finish_reason", "cumulative_logprob", "logprobs", "num_input_tokens",
+        "num_output_tokens",
     }  # fmt: skip
 
 
@@ -49,8 +50,10 @@ def test_sampling_parameters_as_json_and_what_return_asks_for(llm_server: Server
         {"temperature": "0", "max_tokens": 5, "ignore_eos": True, "n": 2, "logprobs": 2}
     )
     answer = generate(
-        llm_server, MODEL, text_input="Hi", sampling_parameters=sampling, exclude_input_in_output=True, return_finish_reason=True,
-        return_cumulative_logprob=True, return_logprobs=True, return_num_input_tokens=True, return_num_output_tokens=True,
+        llm_server, MODEL, text_input="Hi", sampling_parameters=sampling,
+        exclude_input_in_output=True, return_finish_reason=True,
+        return_cumulative_logprob=True, return_logprobs=True, return_num_input_tokens=True,
+        return_num_output_tokens=True,
     )  # fmt: skip
     assert answer["finish_reason"] == ["length", "length"]
     assert answer["num_input_tokens"] == 2

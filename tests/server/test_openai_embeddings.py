@@ -28,9 +28,11 @@ class TritonPythonModel:
     def embed(self, request):
         texts = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy()
         if b"bad" in texts:
-            return pb_utils.InferenceResponse(error=pb_utils.TritonError("cannot embed that", pb_utils.TritonError.INVALID_ARG))
+            error = pb_utils.TritonError("cannot embed that", pb_utils.TritonError.INVALID_ARG)
+            return pb_utils.InferenceResponse(error=error)
         rows = np.array([[len(text), text[0], 0.5] for text in texts.ravel()], np.float32)
-        counts = np.array([len(text.split()) for text in texts.ravel()], np.int32).reshape(texts.shape)
+        counts = [len(text.split()) for text in texts.ravel()]
+        counts = np.array(counts, np.int32).reshape(texts.shape)
         tensors = [pb_utils.Tensor("%(output)s", rows), pb_utils.Tensor("num_input_tokens", counts)]
         return pb_utils.InferenceResponse(tensors)
 """

@@ -143,7 +143,8 @@ def test_answers_fit_their_schemas(server: Server) -> None:
     num_whole = 0
 
     @settings(
-        max_examples=NUM_ROUNDS, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+        max_examples=NUM_ROUNDS, deadline=None, derandomize=True, database=None,
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(st.lists(SCHEMAS, min_size=NUM_AT_ONCE, max_size=NUM_AT_ONCE))

@@ -138,7 +138,8 @@ def test_instances_come_and_go_under_load(
         for count in (3, 2, 4, 1, 2) * 4:
             put(
                 config,
-                f"{config.read_text().rpartition('instance_group')[0]}instance_group [ {{ count: {count} kind: KIND_CPU }} ]",
+                f"{config.read_text().rpartition('instance_group')[0]}instance_group [ "
+                f"{{ count: {count} kind: KIND_CPU }} ]",
             )
             assert control.load("m") == (200, "")
             groups = json.loads(server.get("/v2/models/m/config")[1])["instance_group"]
@@ -181,7 +182,8 @@ def test_versions_come_and_go_beside_each_other(
         ("1/model.py", "import no_such_module", 400),
         (
             "1/model.py",
-            "class TritonPythonModel:\n    def initialize(self, args):\n        raise ValueError('no')\n",
+            "class TritonPythonModel:\n    def initialize(self, args):\n        raise "
+            "ValueError('no')\n",
             400,
         ),
         ("config.pbtxt", "this is {{{ no config", 500),

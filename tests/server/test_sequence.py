@@ -41,12 +41,16 @@ def test_string_ids_as_a_control(scene: Scene) -> None:
     scene.ask("b2", model, "x" * 128, "e")
     assert scene.ask("c", model, 5, "s") == [
         "error",
-        f"sequence batching control 'CORRID' data-type is 'UINT64', but model '{model}' expects 'BYTES'",
+        f"sequence batching control 'CORRID' data-type is 'UINT64', but model '{model}' expects "
+        "'BYTES'",
     ]
 
 
 def test_a_string_id_for_a_model_that_wants_numbers(scene: Scene) -> None:
-    words = "sequence batching control 'CORRID' data-type is 'BYTES', but model 'sequence_direct' expects 'UINT64'"
+    words = (
+        "sequence batching control 'CORRID' data-type is 'BYTES', but model 'sequence_direct' "
+        "expects 'UINT64'"
+    )
     assert scene.ask("a", "sequence_direct", "moon", "s") == ["error", words]
 
 
@@ -173,8 +177,11 @@ def test_cancelling_a_waiting_request_takes_the_rest_of_its_sequence_along(scene
 def test_the_death_of_a_worker_ends_its_sequences_and_the_model_comes_back(
     repositories: object, tmp_path: object
 ) -> None:
-    with naiad([f"{repositories}/schedulers"], ["--model-control-mode=explicit", "--load-model=sequence_direct", "--load-model=probe"],
-               {"RECORD_DIR": str(tmp_path)}) as server:  # fmt: skip
+    with naiad(
+        [f"{repositories}/schedulers"],
+        ["--model-control-mode=explicit", "--load-model=sequence_direct", "--load-model=probe"],
+        {"RECORD_DIR": str(tmp_path)},
+    ) as server:
         scene = Scene(server, str(tmp_path))
         model = "sequence_direct"
         scene.ask("a1", model, 1, "s")
@@ -198,8 +205,11 @@ def test_the_death_of_a_worker_ends_its_sequences_and_the_model_comes_back(
 def test_a_sequence_that_has_begun_finishes_while_the_server_shuts_down(
     repositories: object, tmp_path: object
 ) -> None:
-    with naiad([f"{repositories}/schedulers"], ["--model-control-mode=explicit", "--load-model=sequence_direct"],
-               {"RECORD_DIR": str(tmp_path)}) as server:  # fmt: skip
+    with naiad(
+        [f"{repositories}/schedulers"],
+        ["--model-control-mode=explicit", "--load-model=sequence_direct"],
+        {"RECORD_DIR": str(tmp_path)},
+    ) as server:
         scene = Scene(server, str(tmp_path))
         scene.ask("a1", "sequence_direct", 1, "s")
         server.signal(signal.SIGTERM)

@@ -29,7 +29,8 @@ from tests.unit.transport.http2.http2_rig import (
 from tests.wire.grpc_rig import SERVICE, Rig, framed
 
 HEAD = [
-    (b":method", b"POST"), (b":scheme", b"http"), (b":path", f"{SERVICE}ModelInfer".encode()), (b":authority", b"test"),
+    (b":method", b"POST"), (b":scheme", b"http"), (b":path", f"{SERVICE}ModelInfer".encode()),
+    (b":authority", b"test"),
     (b"te", b"trailers"), (b"content-type", b"application/grpc"),
 ]  # fmt: skip
 BLOCK = encode_headers(HEAD)

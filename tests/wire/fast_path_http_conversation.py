@@ -81,9 +81,11 @@ def ask_json(
     datatype: str = "FP32",
 ) -> bytes:
     """The bytes of a whole request; `data` is what is written in place of the numbers."""
-    body = f'{{{start}"inputs":[{{"name":"IN","shape":{shape},"datatype":"{datatype}","data":{data}}}]{end}}}'.encode()
+    tensor = f'{{"name":"IN","shape":{shape},"datatype":"{datatype}","data":{data}}}'
+    body = f'{{{start}"inputs":[{tensor}]{end}}}'.encode()
     return (
-        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode()
+        f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: t\r\n"
+        f"Content-Length: {len(body)}\r\n{headers}\r\n".encode()
         + body
     )
 

@@ -127,7 +127,10 @@ async def test_forwarded_headers_and_traces_are_not_lost() -> None:
 async def test_a_compressed_request_is_no_pattern_for_one_that_is_not() -> None:
     async with connected() as (server, client):
         packed = gzip.compress(ask_json("[1,2]").partition(b"\r\n\r\n")[2])
-        head = b"POST /v2/models/id_fp32/infer HTTP/1.1\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+        head = (
+            b"POST /v2/models/id_fp32/infer HTTP/1.1\r\nContent-Encoding: "
+            b"gzip\r\nContent-Length: %d\r\n\r\n"
+        )
         for _ in range(2):
             assert (await talk(client, head % len(packed) + packed)).status == 200
         plain = ask_json("[3,4]").partition(b"\r\n\r\n")[2]

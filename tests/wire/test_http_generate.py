@@ -122,7 +122,8 @@ async def test_generate_stream_sends_an_event_per_response(
             {},
             {},
             400,
-            "[request id: <id_unknown>] expected number of inputs between 1 and 5 but got 0 inputs for model 'gen'.",
+            "[request id: <id_unknown>] expected number of inputs between 1 and 5 but got 0 "
+            "inputs for model 'gen'.",
         ),
         (
             "gen",
@@ -332,8 +333,8 @@ async def test_the_load_report_is_the_models_own_and_only_generate_has_it() -> N
     async with serving(gauges=gauges_of({**blocks("rep", 0, 10, 16), **blocks("other")})) as server:
         reply = await generate(server.port, "rep", {"IN": [1]}, headers=headers)
         assert (
-            reply.headers[REPORT]
-            == "TEXT named_metrics.kv_cache_utilization=0.000000, named_metrics.max_token_capacity=160"
+            reply.headers[REPORT] == "TEXT named_metrics.kv_cache_utilization=0.000000, "
+            "named_metrics.max_token_capacity=160"
         )
         empty = await generate(server.port, "rep", {"IN": []}, is_stream=True, headers=headers)
         assert REPORT in empty.headers

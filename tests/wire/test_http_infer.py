@@ -111,7 +111,8 @@ async def test_a_raw_binary_body() -> None:
         ("1_0", "Unable to parse Inference-Header-Content-Length, got: 1_0"),
         (
             "99999999999",
-            "Unable to parse Inference-Header-Content-Length, value is out of range [ -2147483648, 2147483647 ], got: 99999999999",
+            "Unable to parse Inference-Header-Content-Length, value is out of range [ "
+            "-2147483648, 2147483647 ], got: 99999999999",
         ),
         ("-1", "inference header size should be in range (0, 5), got: -1"),
         ("6", "inference header size should be in range (0, 5), got: 6"),
@@ -173,7 +174,8 @@ async def test_fp16_outputs_cannot_be_json() -> None:
         reply = await infer(server.port, "id_fp16", {"inputs": inputs}, b"ab")
         assert (reply.status, reply.error()) == (
             400,
-            "sending FP16 data via JSON is not supported. Please use the binary data format for output OUT",
+            "sending FP16 data via JSON is not supported. Please use the binary data format for "
+            "output OUT",
         )
 
 
@@ -378,7 +380,8 @@ async def test_a_larger_one_is_unpacked_in_a_thread() -> None:
         ),
         (
             {LENGTH: "0"},
-            "Raw input has a byte_size (2000 bytes) that exceeds the maximum allowed value of 1000 bytes.",
+            "Raw input has a byte_size (2000 bytes) that exceeds the maximum allowed value of "
+            "1000 bytes.",
         ),
         (
             {LENGTH: "100"},
@@ -452,7 +455,8 @@ async def test_a_body_of_three_hundred_megabytes() -> None:
         header = json.dumps(document).encode()
         client = await Client.connect(server.port)
         client.send(
-            f"POST {INFER.format('id_uint8')} HTTP/1.1\r\n{LENGTH}: {len(header)}\r\nContent-Length: {len(header) + size}\r\n\r\n".encode()
+            f"POST {INFER.format('id_uint8')} HTTP/1.1\r\n"
+            f"{LENGTH}: {len(header)}\r\nContent-Length: {len(header) + size}\r\n\r\n".encode()
         )
         client.send(header)
         block = bytes(range(250)) * 4000

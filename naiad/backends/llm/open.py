@@ -40,7 +40,8 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
         engine = "native" if is_rounded else choose_engine(path, options.settings.device)
     if engine == "openvino" and is_rounded:
         raise invalid_arg(
-            f"quantization is '{options.settings.quantization}', which the native engine does; the engine is openvino"
+            f"quantization is '{options.settings.quantization}', which the native engine does; "
+            "the engine is openvino"
         )
     chat = read_chat_templates(path, template)
     log(f"opening '{path.name}' on the {engine} engine")
@@ -53,12 +54,14 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
 
         openvino = open_openvino(path, options.settings, num_threads, cache_dir(), log)
         return OpenModel(
-            openvino, openvino.tokenizer, chat, openvino.max_model_len, openvino.tokenizer.vocab_size, options.settings.max_num_seqs,
+            openvino, openvino.tokenizer, chat, openvino.max_model_len,
+            openvino.tokenizer.vocab_size, options.settings.max_num_seqs,
             openvino.block_size, openvino.num_kv_blocks, "openvino",
         )  # fmt: skip
     if find_spec("torch") is None:
         raise invalid_arg(
-            f"checkpoint '{path.name}' needs an engine: {install_command('openvino-llm')} for a CPU, "
+            f"checkpoint '{path.name}' needs an engine: {install_command('openvino-llm')} for a "
+            "CPU, "
             f"or {install_command('llm')} for the native engine"
             if path.suffix == ".gguf"
             else f"checkpoint '{path.name}' needs the native engine, and that needs torch: "
@@ -88,7 +91,8 @@ def _open_native(
         log(f"'{path.name}' is quantized: {engine.quantization}")
     builder, pool = engine.builder, engine.scheduler.pool
     return OpenModel(
-        engine, builder.tokenizer, chat, builder.max_model_len, builder.vocab_size, options.settings.max_num_seqs,
+        engine, builder.tokenizer, chat, builder.max_model_len, builder.vocab_size,
+        options.settings.max_num_seqs,
         options.settings.block_size, pool.capacity, "native",
     )  # fmt: skip
 

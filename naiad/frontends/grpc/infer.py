@@ -82,8 +82,8 @@ def fast_path_responder(
 
 
 def first_fault(core: Inference, identity: RequestIdentity | None, error: NaiadError) -> NaiadError:
-    """Triton looks up the model before it validates the inputs: when both are wrong, its error names
-    the model."""
+    """Triton looks up the model before it validates the inputs: when both are wrong, its error
+    names the model."""
     if identity is not None:
         try:
             core.model(identity.model_name, identity.model_version)

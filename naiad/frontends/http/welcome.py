@@ -22,14 +22,17 @@ PAGE = f"""\
 <title>Naiad</title>
 <style>
   :root {{ color-scheme: light dark; }}
-  body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 40rem; margin: 3rem auto; padding: 0 1rem; }}
+  body {{
+    font: 16px/1.5 system-ui, sans-serif;
+    max-width: 40rem; margin: 3rem auto; padding: 0 1rem;
+  }}
   code {{ font-family: ui-monospace, monospace; }}
 </style>
 <h1>Naiad {__version__}</h1>
 <p>This is an inference server. Programs talk to it; here is what a browser can open:</p>
 <ul>
   <li><a href="/v2">/v2</a>: the server and its extensions</li>
-  <li><a href="/v2/models/stats">/v2/models/stats</a>: the models that serve, and their statistics</li>
+  <li><a href="/v2/models/stats">/v2/models/stats</a>: statistics of the models that serve</li>
   <li><a href="/v1/models">/v1/models</a>: the language models, as OpenAI's API lists them</li>
 </ul>
 <p>A request for a model is a <code>POST</code> to <code>/v2/models/NAME/infer</code>;

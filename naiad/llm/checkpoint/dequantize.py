@@ -146,6 +146,7 @@ def _q6_k(blocks: Bytes) -> Groups:
 
 _PLAIN: dict[str, Callable[[Any], Any]] = {"F32": _f32, "F16": _f16, "BF16": _bf16}
 _QUANTIZED: dict[str, tuple[int, Callable[[Any], Groups]]] = {
-    "Q4_0": (32, _q4_0), "Q4_1": (32, _q4_1), "Q5_0": (32, _q5_0), "Q5_1": (32, _q5_1), "Q8_0": (32, _q8_0),
+    "Q4_0": (32, _q4_0), "Q4_1": (32, _q4_1), "Q5_0": (32, _q5_0), "Q5_1": (32, _q5_1),
+    "Q8_0": (32, _q8_0),
     "Q4_K": (256, _q4_k), "Q5_K": (256, _q5_k), "Q6_K": (256, _q6_k),
 }  # fmt: skip

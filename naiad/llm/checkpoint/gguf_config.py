@@ -22,9 +22,12 @@ from naiad.llm.models.decoder_config import DecoderConfig
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 LAYER = {
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
 }  # fmt: skip
 
 
@@ -33,7 +36,8 @@ def read_gguf_config(file: GgufFile, path: Path) -> DecoderConfig:
     architecture = file.metadata.get("general.architecture")
     if architecture not in ARCHITECTURES:
         raise unsupported(
-            f"'{path.name}' holds architecture '{architecture}', expected one of {', '.join(ARCHITECTURES)}"
+            f"'{path.name}' holds architecture '{architecture}', expected one of "
+            f"{', '.join(ARCHITECTURES)}"
         )
     return llama.read_config(_as_config_json(file, architecture))
 

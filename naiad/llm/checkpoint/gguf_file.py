@@ -37,8 +37,10 @@ _SCALARS = {
 }
 
 BLOCKS: dict[int, tuple[str, int, int]] = {
-    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 30: ("BF16", 1, 2),
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24),
+    8: ("Q8_0", 32, 34), 12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210),
+    30: ("BF16", 1, 2),
 }  # fmt: skip
 """Type number -> name, values per block, bytes per block."""
 
@@ -108,12 +110,14 @@ class GgufFile:
     def _place(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> GgufTensor:
         if kind not in BLOCKS:
             raise invalid_arg(
-                f"tensor '{name}' of '{self._name}' has type {kind}, expected one of {', '.join(b[0] for b in BLOCKS.values())}"
+                f"tensor '{name}' of '{self._name}' has type {kind}, expected one of "
+                f"{', '.join(b[0] for b in BLOCKS.values())}"
             )
         label, per_block, block_bytes = BLOCKS[kind]
         if shape[-1] % per_block:
             raise invalid_arg(
-                f"tensor '{name}' of '{self._name}' has rows of {shape[-1]} values, expected a multiple of {per_block}"
+                f"tensor '{name}' of '{self._name}' has rows of {shape[-1]} values, expected a "
+                f"multiple of {per_block}"
             )
         num_bytes = prod(shape) // per_block * block_bytes
         if start + num_bytes > len(self._data):
@@ -153,7 +157,8 @@ class GgufFile:
         count = self._number("<Q")
         if count * least_bytes > len(self._data) - self._at:
             raise invalid_arg(
-                f"'{self._name}' announces {count} entries, more than it can hold: the file is damaged"
+                f"'{self._name}' announces {count} entries, more than it can hold: the file is "
+                "damaged"
             )
         return count
 

@@ -158,7 +158,8 @@ class _Reader:
         found = (matrix.num_outputs, matrix.num_inputs)
         if found != expected:
             raise invalid_arg(
-                f"module '{module}' has {found[0]} outputs and {found[1]} inputs, expected {expected[0]} and {expected[1]}"
+                f"module '{module}' has {found[0]} outputs and {found[1]} inputs, expected "
+                f"{expected[0]} and {expected[1]}"
             )
         self.loading.builder.check(module, matrix)
 
@@ -168,7 +169,8 @@ class _Reader:
         tensor = self.source.get(name)
         if tuple(tensor.shape[1:]) != tail:
             raise invalid_arg(
-                f"tensor '{name}' has shape {list(tensor.shape)}, expected {list(tail)} after the first number"
+                f"tensor '{name}' has shape {list(tensor.shape)}, expected {list(tail)} after "
+                "the first number"
             )
         return tensor.to(self.device, self.dtype)
 
@@ -189,14 +191,16 @@ class _Reader:
             part = self.source.get(name)
             if part.shape[1:] != out.shape[1:] or start + part.shape[0] > shape[0]:
                 raise invalid_arg(
-                    f"tensor '{name}' has shape {list(part.shape)}, which does not fit {key} of shape {list(shape)}"
+                    f"tensor '{name}' has shape {list(part.shape)}, which does not fit {key} of "
+                    f"shape {list(shape)}"
                 )
             part = part if arrange is None else arrange(self.config, part)
             out[start : start + part.shape[0]].copy_(part, non_blocking=True)
             start += part.shape[0]
         if start != shape[0]:
             raise invalid_arg(
-                f"tensors {', '.join(names)} have {start} rows together, expected {shape[0]} for {key}"
+                f"tensors {', '.join(names)} have {start} rows together, expected {shape[0]} for "
+                f"{key}"
             )
         return out
 

@@ -41,7 +41,8 @@ def _silu_mul_kernel(
 @triton.jit
 def _silu_mul_fp8_kernel(
     x_ptr, out_ptr, scales_ptr, static_ptr, inner, part_stride,
-    NUM_PARTS: tl.constexpr, IS_STATIC: tl.constexpr, BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    NUM_PARTS: tl.constexpr, IS_STATIC: tl.constexpr, BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     columns = tl.arange(0, BLOCK)
@@ -91,7 +92,10 @@ def silu_mul_fp8(x: Tensor, static_scale: Tensor | None = None) -> QuantizedRows
     num_tokens, inner = x.shape[-2], x.shape[-1] // 2
     out = empty_rows(num_tokens, inner, x.device)
     _launch_silu_mul_fp8(
-        (num_tokens,), (x, out.values, out.scales, out.scales if static_scale is None else static_scale), (inner, part_stride),
-        NUM_PARTS=num_parts, IS_STATIC=static_scale is not None, BLOCK=next_power_of_2(inner), num_warps=16 if inner > 8192 else 8,
+        (num_tokens,),
+        (x, out.values, out.scales, out.scales if static_scale is None else static_scale),
+        (inner, part_stride),
+        NUM_PARTS=num_parts, IS_STATIC=static_scale is not None, BLOCK=next_power_of_2(inner),
+        num_warps=16 if inner > 8192 else 8,
     )  # fmt: skip
     return out

@@ -24,8 +24,10 @@ from naiad.llm.step.batch_ladder import MAX_ROWS_ONE_WAY
 def _decode_attention_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, part_ptr, lse_ptr, counters_ptr, tables_ptr, records_ptr,
     table_width, scale, softcap, window,
-    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, GROUP_OUT: tl.constexpr, HEAD_DIM: tl.constexpr,
-    DIM_PAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr,
+    GROUP_OUT: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM_PAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
+    HAS_WINDOW: tl.constexpr,
     IS_EXACT: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     kv_head = tl.program_id(0)
@@ -101,14 +103,16 @@ def _decode_attention_kernel(
             tl.store(counter, 0)
             _combine(
                 part_ptr, lse_ptr, out_ptr, row, kv_head, first_chunk, num_chunks,
-                NUM_KV_HEADS, GROUP, GROUP_OUT, HEAD_DIM, DIM_PAD, 16 // GROUP_OUT if GROUP_OUT < 16 else 1,
+                NUM_KV_HEADS, GROUP, GROUP_OUT, HEAD_DIM, DIM_PAD,
+                16 // GROUP_OUT if GROUP_OUT < 16 else 1,
             )  # fmt: skip
 
 
 @triton.jit
 def _combine(
     part_ptr, lse_ptr, out_ptr, row, kv_head, first_chunk, num_chunks,
-    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_OUT: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_OUT: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM_PAD: tl.constexpr,
     PARTS: tl.constexpr,
 ):  # fmt: skip
     """Past the L1 cache: the parts come from other SMs."""
@@ -131,7 +135,8 @@ def _combine(
             cache_modifier=".cg",
         )
         values = tl.load(
-            part_ptr + at[:, :, None] * HEAD_DIM + dims[None, None, :], mask=is_valid[:, None, None] & mask[None, :, :], other=0.0,
+            part_ptr + at[:, :, None] * HEAD_DIM + dims[None, None, :],
+            mask=is_valid[:, None, None] & mask[None, :, :], other=0.0,
             cache_modifier=".cg",
         )  # fmt: skip
         new_best = tl.maximum(best, tl.max(lse, axis=0))
@@ -169,7 +174,8 @@ class DecodeAttention:
         self._counters = torch.zeros(max_rows * num_kv_heads, dtype=torch.int32, device=device)
 
     def __call__(
-        self, query: Tensor, out: Tensor, keys: Tensor, values: Tensor, tables: Tensor, chunks: Tensor, scale: float, softcap: float,
+        self, query: Tensor, out: Tensor, keys: Tensor, values: Tensor, tables: Tensor,
+        chunks: Tensor, scale: float, softcap: float,
         window: int, is_short: bool = False, tile: int = 0, num_warps: int = 4, num_stages: int = 3,
     ) -> None:  # fmt: skip
         """`chunks` are the records of chunk_plan.py. Configurations measured on an H200."""
@@ -184,8 +190,10 @@ class DecodeAttention:
             (num_kv_heads, chunks.shape[0]),
             (query, keys, values, out, self._parts, self._lse, self._counters, tables, chunks),
             (tables.shape[1], scale, softcap, window),
-            NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_PAD=max(16, next_power_of_2(group)), GROUP_OUT=next_power_of_2(group),
-            HEAD_DIM=head_dim, DIM_PAD=padded_head_dim(head_dim), PAGE=page, TILE=tile, HAS_SOFTCAP=softcap != 0.0, HAS_WINDOW=window != 0,
+            NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_PAD=max(16, next_power_of_2(group)),
+            GROUP_OUT=next_power_of_2(group),
+            HEAD_DIM=head_dim, DIM_PAD=padded_head_dim(head_dim), PAGE=page, TILE=tile,
+            HAS_SOFTCAP=softcap != 0.0, HAS_WINDOW=window != 0,
             IS_EXACT=query.dtype == torch.float32, num_warps=num_warps, num_stages=num_stages,
         )  # fmt: skip
 

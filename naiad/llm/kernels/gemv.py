@@ -19,8 +19,10 @@ from naiad.llm.kernels.launch import Kernel, wait_for_inputs
 @triton.jit
 def _gemv_kernel(
     x_ptr, w_ptr, scales_ptr, norm_ptr, bias_ptr, residual_ptr, out_ptr, num_outputs, K, eps,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NUM_K: tl.constexpr, HAS_TAIL: tl.constexpr, HAS_SCALES: tl.constexpr,
-    HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, IS_GATED: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, NUM_K: tl.constexpr, HAS_TAIL: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
+    HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
+    IS_GATED: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     row_mask = rows < num_outputs
@@ -99,8 +101,10 @@ _launch_gemv = Kernel(_gemv_kernel)
 
 
 def gemv(
-    x: Tensor, weight: Tensor, norm: Tensor | None = None, eps: float = 0.0, bias: Tensor | None = None, residual: Tensor | None = None,
-    is_gated: bool = False, block_n: int = 0, block_k: int = 0, num_warps: int = 0, scales: Tensor | None = None,
+    x: Tensor, weight: Tensor, norm: Tensor | None = None, eps: float = 0.0,
+    bias: Tensor | None = None, residual: Tensor | None = None,
+    is_gated: bool = False, block_n: int = 0, block_k: int = 0, num_warps: int = 0,
+    scales: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """x is [1, inputs]; weight [outputs, inputs], or [2 * outputs, inputs] when gated. A gated
     projection has no bias."""
@@ -114,13 +118,16 @@ def gemv(
     _launch_gemv(
         (triton.cdiv(num_outputs, block_n),),
         (
-            x, weight, scales if scales is not None else x, norm if norm is not None else x, bias if bias is not None else x,
+            x, weight, scales if scales is not None else x, norm if norm is not None else x,
+            bias if bias is not None else x,
             residual if residual is not None else x, out,
         ),
         (num_outputs, num_inputs, eps),
-        BLOCK_N=block_n, BLOCK_K=block_k, NUM_K=triton.cdiv(num_inputs, block_k), HAS_TAIL=num_inputs % block_k != 0,
+        BLOCK_N=block_n, BLOCK_K=block_k, NUM_K=triton.cdiv(num_inputs, block_k),
+        HAS_TAIL=num_inputs % block_k != 0,
         HAS_SCALES=scales is not None,
-        HAS_NORM=norm is not None, HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None, IS_GATED=is_gated,
+        HAS_NORM=norm is not None, HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None,
+        IS_GATED=is_gated,
         num_warps=num_warps,
     )  # fmt: skip
     return out

@@ -28,7 +28,8 @@ class GpuLinears:
     def check(self, module: str, matrix: QuantizedMatrix) -> None:
         if self.dtype not in (torch.bfloat16, torch.float16):
             raise unsupported(
-                f"module '{module}' is quantized, and kernels for that compute in bfloat16 or float16, not {self.dtype}"
+                f"module '{module}' is quantized, and kernels for that compute in bfloat16 or "
+                f"float16, not {self.dtype}"
             )
         needed = FP8_CAPABILITY if matrix.kind is WeightKind.FP8 else INTEGER_CAPABILITY
         if self.capability < needed:
@@ -38,7 +39,8 @@ class GpuLinears:
                 else TO_BF16
             )
             raise unsupported(
-                f"module '{module}' is {matrix.kind}, which needs a GPU of compute capability {needed[0]}.{needed[1]}, "
+                f"module '{module}' is {matrix.kind}, which needs a GPU of compute capability "
+                f"{needed[0]}.{needed[1]}, "
                 f"and this one has {self.capability[0]}.{self.capability[1]}; {nearest}"
             )
         self._check_sizes(module, matrix)
@@ -47,21 +49,25 @@ class GpuLinears:
         group, num_inputs = matrix.group, matrix.num_inputs
         if matrix.input_factor is not None and matrix.kind is not WeightKind.INT4:
             raise unsupported(
-                f"module '{module}' is {matrix.kind} with factors for its inputs, which only int4 may have here; {TO_BF16}"
+                f"module '{module}' is {matrix.kind} with factors for its inputs, which only "
+                f"int4 may have here; {TO_BF16}"
             )
         if matrix.kind is WeightKind.INT8 and matrix.zeros is not None:
             raise unsupported(
-                f"module '{module}' is int8 with zero points, which no kernel here multiplies, expected symmetric int8"
+                f"module '{module}' is int8 with zero points, which no kernel here multiplies, "
+                "expected symmetric int8"
             )
         if matrix.kind is WeightKind.INT4:
             if group not in (32, 64, num_inputs) and group % 128:
                 raise unsupported(
-                    f"module '{module}' has int4 in groups of {group}, expected 32, 64, 128 or a multiple of that; {TO_BF16}"
+                    f"module '{module}' has int4 in groups of {group}, expected 32, 64, 128 or a "
+                    f"multiple of that; {TO_BF16}"
                 )
         elif num_inputs % 32 or matrix.num_outputs % 16 or group % 16:
             sizes = f"{matrix.num_outputs} outputs and {num_inputs} inputs"
             raise unsupported(
-                f"module '{module}' is {matrix.kind} with {sizes}, expected multiples of 16 and 32; {TO_BF16}"
+                f"module '{module}' is {matrix.kind} with {sizes}, expected multiples of 16 and "
+                f"32; {TO_BF16}"
             )
 
     def build(self, matrix: QuantizedMatrix, bias: Tensor | None) -> Linear:

@@ -89,17 +89,41 @@ def _widen(words, zero, scale, DTYPE: tl.constexpr, IS_INTERPRETED: tl.constexpr
         if tl.bfloat16 == DTYPE:
             zeros = tl.broadcast_to(((zero + 0xC300) * 0x10001)[:, None], words.shape)
             w0, w1, w2, w3, w4, w5, w6, w7 = tl.inline_asm_elementwise(
-                BF16_ASM, CONSTRAINTS, [words, zeros, scales], is_pure=True, pack=2,
+                BF16_ASM,
+                CONSTRAINTS,
+                [words, zeros, scales],
+                is_pure=True,
+                pack=2,
                 dtype=(
-                    tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16,
+                    tl.bfloat16,
+                    tl.bfloat16,
+                    tl.bfloat16,
+                    tl.bfloat16,
+                    tl.bfloat16,
+                    tl.bfloat16,
+                    tl.bfloat16,
+                    tl.bfloat16,
                 ),
-            )  # fmt: skip
+            )
         else:
             zeros = tl.broadcast_to(((zero + 0x6400) * 0x10001)[:, None], words.shape)
             w0, w1, w2, w3, w4, w5, w6, w7 = tl.inline_asm_elementwise(
-                F16_ASM, CONSTRAINTS, [words, zeros, scales], is_pure=True, pack=2,
-                dtype=(tl.float16, tl.float16, tl.float16, tl.float16, tl.float16, tl.float16, tl.float16, tl.float16),
-            )  # fmt: skip
+                F16_ASM,
+                CONSTRAINTS,
+                [words, zeros, scales],
+                is_pure=True,
+                pack=2,
+                dtype=(
+                    tl.float16,
+                    tl.float16,
+                    tl.float16,
+                    tl.float16,
+                    tl.float16,
+                    tl.float16,
+                    tl.float16,
+                    tl.float16,
+                ),
+            )
     return w0, w1, w2, w3, w4, w5, w6, w7
 
 
@@ -121,10 +145,26 @@ def _load_rows(x_at, row_mask, k, K, HAS_TAIL: tl.constexpr):
 
 @triton.jit
 def _int4_gemm_kernel(
-    x_ptr, w_ptr, scales_ptr, out_ptr, num_rows, num_outputs, K, num_tiles, tiles_per_split, group_tiles, x_stride, part_stride,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NUM_GROUPS: tl.constexpr, HAS_TAIL: tl.constexpr,
-    PREFETCH: tl.constexpr, IS_INTERPRETED: tl.constexpr, IS_DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    x_ptr,
+    w_ptr,
+    scales_ptr,
+    out_ptr,
+    num_rows,
+    num_outputs,
+    K,
+    num_tiles,
+    tiles_per_split,
+    group_tiles,
+    x_stride,
+    part_stride,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    NUM_GROUPS: tl.constexpr,
+    HAS_TAIL: tl.constexpr,
+    PREFETCH: tl.constexpr,
+    IS_INTERPRETED: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
     DTYPE: tl.constexpr = x_ptr.dtype.element_ty
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     split = tl.program_id(1)
@@ -176,9 +216,17 @@ def _int4_gemm_kernel(
 
 @triton.jit
 def _widen_all_kernel(
-    w_ptr, scales_ptr, out_ptr, num_outputs, K, num_tiles, group,
-    TILES: tl.constexpr, HAS_TAIL: tl.constexpr, IS_DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    w_ptr,
+    scales_ptr,
+    out_ptr,
+    num_outputs,
+    K,
+    num_tiles,
+    group,
+    TILES: tl.constexpr,
+    HAS_TAIL: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
     outputs = tl.program_id(0) * 16 + tl.arange(0, 16)
     out_mask = (outputs < num_outputs)[:, None, None]
     words = tl.arange(0, 16)
@@ -207,10 +255,18 @@ _launch_widen_all = Kernel(_widen_all_kernel)
 
 
 def int4_gemm(
-    x: Tensor, tiles: Tensor, scales: Tensor, group: int, num_splits: int,
-    block_m: int = 0, block_n: int = 64, num_warps: int = 4, num_stages: int = 4, num_prefetched: int = 4,
+    x: Tensor,
+    tiles: Tensor,
+    scales: Tensor,
+    group: int,
+    num_splits: int,
+    block_m: int = 0,
+    block_n: int = 64,
+    num_warps: int = 4,
+    num_stages: int = 4,
+    num_prefetched: int = 4,
     dtype: torch.dtype = torch.float32,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """A group is 128 inputs or a multiple of it, or 64, or 32; num_splits divides the number of
     tiles along the inputs."""
     num_rows, num_inputs = x.shape
@@ -222,13 +278,24 @@ def int4_gemm(
         (triton.cdiv(num_outputs, block_n), num_splits, triton.cdiv(num_rows, block_m)),
         (x, tiles, scales, out),
         (
-            num_rows, num_outputs, num_inputs, num_tiles, num_tiles // num_splits, triton.cdiv(group, TILE_K), x.stride(0),
+            num_rows,
+            num_outputs,
+            num_inputs,
+            num_tiles,
+            num_tiles // num_splits,
+            triton.cdiv(group, TILE_K),
+            x.stride(0),
             out.stride(0),
         ),
-        BLOCK_M=block_m, BLOCK_N=block_n, NUM_GROUPS=max(1, TILE_K // group),
-        HAS_TAIL=num_inputs % TILE_K != 0, PREFETCH=min(num_prefetched, num_tiles // num_splits), IS_INTERPRETED=IS_INTERPRETED,
-        num_warps=num_warps, num_stages=num_stages,
-    )  # fmt: skip
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+        NUM_GROUPS=max(1, TILE_K // group),
+        HAS_TAIL=num_inputs % TILE_K != 0,
+        PREFETCH=min(num_prefetched, num_tiles // num_splits),
+        IS_INTERPRETED=IS_INTERPRETED,
+        num_warps=num_warps,
+        num_stages=num_stages,
+    )
     return out
 
 
@@ -242,9 +309,12 @@ def widen_int4(
     per_program = 4
     _launch_widen_all(
         (triton.cdiv(num_outputs, TILE_N), triton.cdiv(num_tiles, per_program)),
-        (tiles, scales, out), (num_outputs, num_inputs, num_tiles, group), TILES=per_program, HAS_TAIL=num_inputs % TILE_K != 0,
+        (tiles, scales, out),
+        (num_outputs, num_inputs, num_tiles, group),
+        TILES=per_program,
+        HAS_TAIL=num_inputs % TILE_K != 0,
         num_warps=4,
-    )  # fmt: skip
+    )
     return out
 
 

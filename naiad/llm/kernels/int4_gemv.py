@@ -101,8 +101,10 @@ def _dot8(words, x0, x1, x2, x3, IS_INTERPRETED: tl.constexpr):
 
 @triton.jit
 def _int4_gemv_kernel(
-    pairs_ptr, tiles_ptr, w_ptr, scales_ptr, bias_ptr, residual_ptr, out_ptr, num_outputs, num_tiles, group_tiles, eps,
-    ROWS: tl.constexpr, TILES: tl.constexpr, NUM_STEPS: tl.constexpr, TILES_PAD: tl.constexpr, HAS_TAIL: tl.constexpr,
+    pairs_ptr, tiles_ptr, w_ptr, scales_ptr, bias_ptr, residual_ptr, out_ptr, num_outputs,
+    num_tiles, group_tiles, eps,
+    ROWS: tl.constexpr, TILES: tl.constexpr, NUM_STEPS: tl.constexpr, TILES_PAD: tl.constexpr,
+    HAS_TAIL: tl.constexpr,
     HAS_NORM: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, IS_INTERPRETED: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
@@ -149,7 +151,8 @@ def _int4_gemv_kernel(
         scale = scale * factor[:, None]
         shift += scale * zero.to(tl.float32) * sums[:, None]
         dots = _dot8(
-            w, tl.broadcast_to(x0, w.shape), tl.broadcast_to(x1, w.shape), tl.broadcast_to(x2, w.shape), tl.broadcast_to(x3, w.shape),
+            w, tl.broadcast_to(x0, w.shape), tl.broadcast_to(x1, w.shape),
+            tl.broadcast_to(x2, w.shape), tl.broadcast_to(x3, w.shape),
             IS_INTERPRETED,
         )  # fmt: skip
         acc += dots * scale[:, :, None]
@@ -212,7 +215,8 @@ _launch_prepare = Kernel(_prepare_kernel)
 
 
 def int4_gemv(
-    x: PreparedRow, tiles: Tensor, scales: Tensor, group: int, dtype: torch.dtype, bias: Tensor | None = None,
+    x: PreparedRow, tiles: Tensor, scales: Tensor, group: int, dtype: torch.dtype,
+    bias: Tensor | None = None,
     residual: Tensor | None = None, rows: int = 16, tiles_per_step: int = 8, num_warps: int = 4,
 ) -> Tensor:  # fmt: skip
     """A group is 128 inputs or a multiple of it."""
@@ -225,9 +229,11 @@ def int4_gemv(
             residual if residual is not None else scales, out,
         ),
         (num_outputs, num_tiles, group // TILE_K, 0.0 if x.eps is None else x.eps),
-        ROWS=rows, TILES=tiles_per_step, NUM_STEPS=triton.cdiv(num_tiles, tiles_per_step), TILES_PAD=next_power_of_2(num_tiles),
+        ROWS=rows, TILES=tiles_per_step, NUM_STEPS=triton.cdiv(num_tiles, tiles_per_step),
+        TILES_PAD=next_power_of_2(num_tiles),
         HAS_TAIL=num_tiles % tiles_per_step != 0,
-        HAS_NORM=x.eps is not None, HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None, IS_INTERPRETED=IS_INTERPRETED,
+        HAS_NORM=x.eps is not None, HAS_BIAS=bias is not None, HAS_RESIDUAL=residual is not None,
+        IS_INTERPRETED=IS_INTERPRETED,
         num_warps=num_warps,
     )  # fmt: skip
     return out
@@ -244,7 +250,9 @@ def prepare_row(
     pairs = torch.empty(width // 2, dtype=torch.int32, device=x.device)
     tiles = torch.empty((3, num_tiles), dtype=torch.float32, device=x.device)
     _launch_prepare(
-        (triton.cdiv(num_tiles, TILES_PER_PROGRAM),), (x, norm if norm is not None else x, pairs.view(torch.float16), tiles),
-        (width, num_tiles), HAS_NORM=norm is not None, IS_GATED=is_gated, TILES=TILES_PER_PROGRAM, num_warps=4,
+        (triton.cdiv(num_tiles, TILES_PER_PROGRAM),),
+        (x, norm if norm is not None else x, pairs.view(torch.float16), tiles),
+        (width, num_tiles), HAS_NORM=norm is not None, IS_GATED=is_gated, TILES=TILES_PER_PROGRAM,
+        num_warps=4,
     )  # fmt: skip
     return PreparedRow(pairs, tiles, width, eps)

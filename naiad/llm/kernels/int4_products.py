@@ -2,8 +2,9 @@
 
 one row      int4_gemv, on a row that is prepared together with the norm or activation before
 up to 64     int4_gemm in parts
-more         the matrix in 16 bits, by cuBLAS: a copy kept for that where the device has room; else int4_gemm up to 256 rows, and
-             beyond the matrix is widened for the moment
+more         cuBLAS on the matrix in 16 bits, of which a copy is kept where the device has room.
+             Without room: int4_gemm up to 256 rows, and beyond that the matrix is widened for
+             the one product.
 """
 
 from __future__ import annotations

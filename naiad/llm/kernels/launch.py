@@ -95,7 +95,8 @@ def _launch_again(
     second = grid[1] if len(grid) > 1 else 1
     third = grid[2] if len(grid) > 2 else 1
     compiled.run(
-        grid[0], second, third, stream, compiled.function, compiled.packed_metadata, None, None, None, *tensors, *numbers, *constants
+        grid[0], second, third, stream, compiled.function, compiled.packed_metadata, None, None,
+        None, *tensors, *numbers, *constants
     )  # fmt: skip
 
 

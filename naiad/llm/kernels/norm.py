@@ -17,8 +17,10 @@ from naiad.llm.kernels.quantize_rows import QuantizedRows, empty_rows, store_fp8
 
 @triton.jit
 def _rms_norm_kernel(
-    x_ptr, parts_ptr, bias_ptr, weight_ptr, out_ptr, rows_ptr, scales_ptr, static_ptr, hidden, part_stride, eps,
-    NUM_PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ROWS: tl.constexpr, IS_QUANTIZED: tl.constexpr, IS_STATIC: tl.constexpr,
+    x_ptr, parts_ptr, bias_ptr, weight_ptr, out_ptr, rows_ptr, scales_ptr, static_ptr, hidden,
+    part_stride, eps,
+    NUM_PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ROWS: tl.constexpr,
+    IS_QUANTIZED: tl.constexpr, IS_STATIC: tl.constexpr,
     BLOCK: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -83,18 +85,21 @@ def rms_norm_fp8(
 
 
 def _launch(
-    x: Tensor, weight: Tensor, eps: float, partials: Tensor | None, bias: Tensor | None, rows: Tensor | None, out: Tensor,
+    x: Tensor, weight: Tensor, eps: float, partials: Tensor | None, bias: Tensor | None,
+    rows: Tensor | None, out: Tensor,
     scales: Tensor | None, static_scale: Tensor | None,
 ) -> None:  # fmt: skip
     hidden = x.shape[1]
     _launch_rms_norm(
         (out.shape[0],),
         (
-            x, partials if partials is not None else x, bias if bias is not None else x, weight, out, rows if rows is not None else x,
+            x, partials if partials is not None else x, bias if bias is not None else x, weight,
+            out, rows if rows is not None else x,
             scales if scales is not None else x, static_scale if static_scale is not None else x,
         ),
         (hidden, 0 if partials is None else partials.stride(0), eps),
-        NUM_PARTS=0 if partials is None else partials.shape[0], HAS_BIAS=bias is not None, HAS_ROWS=rows is not None,
+        NUM_PARTS=0 if partials is None else partials.shape[0], HAS_BIAS=bias is not None,
+        HAS_ROWS=rows is not None,
         IS_QUANTIZED=scales is not None, IS_STATIC=static_scale is not None,
         BLOCK=next_power_of_2(hidden), num_warps=8 if hidden > 2048 else 4,
     )  # fmt: skip

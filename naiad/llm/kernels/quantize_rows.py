@@ -76,7 +76,10 @@ def quantize_rows(x: Tensor, static_scale: Tensor | None = None) -> QuantizedRow
     num_rows, width = x.shape
     out = empty_rows(num_rows, width, x.device)
     _launch_quantize_rows(
-        (num_rows,), (x, out.values, out.scales, out.scales if static_scale is None else static_scale), (width, x.stride(0)),
-        IS_STATIC=static_scale is not None, BLOCK=next_power_of_2(width), num_warps=8 if width > 2048 else 4,
+        (num_rows,),
+        (x, out.values, out.scales, out.scales if static_scale is None else static_scale),
+        (width, x.stride(0)),
+        IS_STATIC=static_scale is not None, BLOCK=next_power_of_2(width),
+        num_warps=8 if width > 2048 else 4,
     )  # fmt: skip
     return out

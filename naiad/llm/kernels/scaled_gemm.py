@@ -21,8 +21,10 @@ LINE = 128
 
 @triton.jit
 def _scaled_gemm_kernel(
-    x_ptr, w_ptr, x_scales_ptr, w_scales_ptr, out_ptr, num_rows, num_outputs, K, k_per_split, x_stride, part_stride,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, HAS_ROW_SCALES: tl.constexpr,
+    x_ptr, w_ptr, x_scales_ptr, w_scales_ptr, out_ptr, num_rows, num_outputs, K, k_per_split,
+    x_stride, part_stride,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    HAS_ROW_SCALES: tl.constexpr,
     PREFETCH: tl.constexpr, LINE: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -67,8 +69,10 @@ _launch_scaled_gemm = Kernel(_scaled_gemm_kernel)
 
 
 def scaled_gemm(
-    x: Tensor, weight: Tensor, weight_scales: Tensor, row_scales: Tensor | None, group: int, num_splits: int,
-    block_n: int = 64, block_k: int = 128, num_warps: int = 4, num_stages: int = 4, prefetch_k: int = 512,
+    x: Tensor, weight: Tensor, weight_scales: Tensor, row_scales: Tensor | None, group: int,
+    num_splits: int,
+    block_n: int = 64, block_k: int = 128, num_warps: int = 4, num_stages: int = 4,
+    prefetch_k: int = 512,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:  # fmt: skip
     """`inputs` must be a multiple of num_splits * block_k, and a group of block_k."""
@@ -81,8 +85,10 @@ def scaled_gemm(
         (triton.cdiv(num_outputs, block_n), num_splits, triton.cdiv(num_rows, block_m)),
         (x, weight, row_scales if row_scales is not None else weight_scales, weight_scales, out),
         (num_rows, num_outputs, num_inputs, k_per_split, x.stride(0), out.stride(0)),
-        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP=group, HAS_ROW_SCALES=row_scales is not None,
-        PREFETCH=_lines(min(prefetch_k, k_per_split)) * LINE, LINE=LINE, num_warps=num_warps, num_stages=num_stages,
+        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, GROUP=group,
+        HAS_ROW_SCALES=row_scales is not None,
+        PREFETCH=_lines(min(prefetch_k, k_per_split)) * LINE, LINE=LINE, num_warps=num_warps,
+        num_stages=num_stages,
     )  # fmt: skip
     return out
 

@@ -134,8 +134,10 @@ class TritonOperations:
             qkv, is_split, q_norm, k_norm = self._norm_heads(qkv, layer, shape), False, None, None
         eps = q_norm.eps if q_norm else 0.0
         query = rope_store(
-            qkv, layer.qkv.bias if is_split else None, cache.keys[index], cache.values[index], self.cos, self.sin, step.positions,
-            step.slots, cache.block_tables, q_norm.weight if q_norm else None, k_norm.weight if k_norm else None, eps, shape.num_heads,
+            qkv, layer.qkv.bias if is_split else None, cache.keys[index], cache.values[index],
+            self.cos, self.sin, step.positions,
+            step.slots, cache.block_tables, q_norm.weight if q_norm else None,
+            k_norm.weight if k_norm else None, eps, shape.num_heads,
         )  # fmt: skip
         return self.attention.attend(query, index, shape, step, cache)
 

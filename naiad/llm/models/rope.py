@@ -48,7 +48,8 @@ def read_rope(
         )
     if kind not in _FREQUENCIES:
         raise unsupported(
-            f"rope type '{kind}' of the checkpoint is not known, expected one of {', '.join(_FREQUENCIES)}"
+            f"rope type '{kind}' of the checkpoint is not known, expected one of "
+            f"{', '.join(_FREQUENCIES)}"
         )
     return RopeConfig(
         int(head_dim * partial),

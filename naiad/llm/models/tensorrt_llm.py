@@ -14,7 +14,8 @@ from naiad.llm.models import llama
 from naiad.llm.models.family import Family
 
 MODEL_TYPES = {
-    "LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral", "Qwen2ForCausalLM": "qwen2", "QWenForCausalLM": "qwen2",
+    "LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral", "Qwen2ForCausalLM": "qwen2",
+    "QWenForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
 }  # fmt: skip
 FAMILY = Family(
@@ -48,11 +49,13 @@ def as_hugging_face(raw: dict[str, Any]) -> dict[str, Any]:
     architecture = raw["architecture"]
     if architecture not in MODEL_TYPES:
         raise unsupported(
-            f"architecture '{architecture}' of a TensorRT-LLM checkpoint, expected one of {', '.join(MODEL_TYPES)}"
+            f"architecture '{architecture}' of a TensorRT-LLM checkpoint, expected one of "
+            f"{', '.join(MODEL_TYPES)}"
         )
     if (raw.get("mapping") or {}).get("world_size", 1) != 1:
         raise unsupported(
-            "the TensorRT-LLM checkpoint is split over several ranks, expected one: quantize with tp_size 1"
+            "the TensorRT-LLM checkpoint is split over several ranks, expected one: quantize "
+            "with tp_size 1"
         )
     missing = [
         name

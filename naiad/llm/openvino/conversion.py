@@ -72,7 +72,8 @@ def convert(path: Path, file: GgufFile, config: DecoderConfig, cache: Path, log:
         return Conversion(target)
     except OSError as error:
         log(
-            f"the converted model cannot be kept in '{target.parent}' ({_reason(error)}): it is made again at every start"
+            f"the converted model cannot be kept in '{target.parent}' ({_reason(error)}): it is "
+            "made again at every start"
         )
     return _convert_for_now(path, file, config)
 
@@ -83,7 +84,8 @@ def _convert_for_now(path: Path, file: GgufFile, config: DecoderConfig) -> Conve
         _write(file, config, made.folder)
     except OSError as error:
         raise unavailable(
-            f"'{path.name}' cannot be converted for OpenVINO: neither the cache nor '{tempfile.gettempdir()}' can be written "
+            f"'{path.name}' cannot be converted for OpenVINO: neither the cache nor "
+            f"'{tempfile.gettempdir()}' can be written "
             f"({_reason(error)}); the native engine needs no room on disk"
         ) from None
     return made

@@ -90,7 +90,8 @@ class OpenvinoEngine:
         sequences = build_sequences(request, self.tokenizer, self.max_model_len, self._random)
         if sequences[0].grammar is not None and not self.can_follow_grammars:
             raise invalid_arg(
-                "OpenVINO cannot read the tokenizer of this file, which grammars need; the native engine can"
+                "OpenVINO cannot read the tokenizer of this file, which grammars need; the "
+                "native engine can"
             )
         if sequences[0].grammar in self._harmful:
             raise invalid_arg("OpenVINO cannot use the grammar of the request")
@@ -178,7 +179,8 @@ class OpenvinoEngine:
                 self._finish(sequence, output, FinishReason.ERROR)
             elif sequence.grammar is not None:
                 output.error = unavailable(
-                    "the engine had to be opened again, and a grammar cannot be taken up in its middle",
+                    "the engine had to be opened again, and a grammar cannot be taken up in its "
+                    "middle",
                     1,
                 )
                 self._finish(sequence, output, FinishReason.ERROR)

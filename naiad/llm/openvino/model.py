@@ -87,7 +87,8 @@ class _Weights:
         entry = self._file.tensors[self._names[name]]
         if entry.shape != shape:
             raise invalid_arg(
-                f"tensor '{self._names[name]}' has shape {list(entry.shape)}, expected {list(shape)}"
+                f"tensor '{self._names[name]}' has shape {list(entry.shape)}, expected "
+                f"{list(shape)}"
             )
         return entry
 

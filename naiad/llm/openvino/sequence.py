@@ -24,7 +24,8 @@ MAX_SEED = (1 << 63) - 1
 
 class OpenvinoSequence:
     __slots__ = (
-        "arrival_ns", "config", "end_token_ids", "handle", "index", "is_finished", "last_token_ns", "max_tokens", "prompt", "request",
+        "arrival_ns", "config", "end_token_ids", "handle", "index", "is_finished", "last_token_ns",
+        "max_tokens", "prompt", "request",
         "text", "tokens",
     )  # fmt: skip
 
@@ -127,7 +128,8 @@ def _check_grammar(request: GenerationRequest, ends: frozenset[int]) -> None:
         )
     if not ends:
         raise invalid_arg(
-            "the model has no end-of-sequence token, without which a grammar cannot end an answer on the openvino engine"
+            "the model has no end-of-sequence token, without which a grammar cannot end an "
+            "answer on the openvino engine"
         )
 
 
@@ -139,7 +141,8 @@ def _check_prompt(prompt: list[int], vocab_size: int, max_model_len: int) -> Non
         raise invalid_arg(f"the prompt holds token {wrong}, expected 0 to {vocab_size - 1}")
     if len(prompt) >= max_model_len:
         raise invalid_arg(
-            f"the prompt has {len(prompt)} tokens, the model's context is {max_model_len} for prompt and output together"
+            f"the prompt has {len(prompt)} tokens, the model's context is {max_model_len} for "
+            "prompt and output together"
         )
 
 

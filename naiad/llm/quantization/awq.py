@@ -31,11 +31,13 @@ class AwqFormat:
         )
         if bits != 4:
             raise unsupported(
-                f"quantization_config has AWQ with {bits} bits, expected 4; GPTQ and compressed-tensors have 8"
+                f"quantization_config has AWQ with {bits} bits, expected 4; GPTQ and "
+                "compressed-tensors have 8"
             )
         if version != "gemm":
             raise unsupported(
-                f"quantization_config has AWQ's layout '{version}', expected gemm: AutoAWQ converts it, or `naiad quantize`"
+                f"quantization_config has AWQ's layout '{version}', expected gemm: AutoAWQ "
+                "converts it, or `naiad quantize`"
             )
         self.group = int(raw.get("group_size", raw.get("q_group_size", 128)))
 

@@ -65,7 +65,8 @@ class CompressedTensorsFormat:
         self.layout = str(raw.get("format", ""))
         if self.layout not in FORMATS:
             raise unsupported(
-                f"compressed-tensors' format '{self.layout}' has no kernel here, expected one of {', '.join(FORMATS[:3])}"
+                f"compressed-tensors' format '{self.layout}' has no kernel here, expected one of "
+                f"{', '.join(FORMATS[:3])}"
             )
         try:
             groups = msgspec.convert(raw.get("config_groups") or {}, dict[str, Scheme])
@@ -110,7 +111,8 @@ class CompressedTensorsFormat:
             if any(_matches(target, module) for target in scheme.targets):
                 return scheme
         raise invalid_arg(
-            f"module '{module}' has scales, but no config group of quantization_config has it as a target"
+            f"module '{module}' has scales, but no config group of quantization_config has it as "
+            "a target"
         )
 
     def _integers(
@@ -197,7 +199,8 @@ def _check(scheme: Scheme) -> None:
     known = weights.num_bits in (4, 8) if weights.type == "int" else weights.num_bits == 8
     if not known:
         raise unsupported(
-            f"compressed-tensors' {weights.type}{weights.num_bits} weights have no kernel here, expected int4, int8 or fp8"
+            f"compressed-tensors' {weights.type}{weights.num_bits} weights have no kernel here, "
+            "expected int4, int8 or fp8"
         )
 
 

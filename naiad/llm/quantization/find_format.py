@@ -36,9 +36,13 @@ def find_format(config: dict[str, Any], folder: Path) -> QuantizationFormat | No
         raise invalid_arg("quantization_config of config.json is not an object")
     method = str(raw.get("quant_method", "")).lower()
     if method not in FORMATS:
-        nearest = "`naiad quantize` makes compressed-tensors (fp8, int8, int4) of the checkpoint that it was made from"
+        nearest = (
+            "`naiad quantize` makes compressed-tensors (fp8, int8, int4) of the checkpoint "
+            "that it was made from"
+        )
         raise unsupported(
-            f"quant_method '{method}' of config.json has no kernel here, expected one of {', '.join(FORMATS)}; {nearest}"
+            f"quant_method '{method}' of config.json has no kernel here, expected one of "
+            f"{', '.join(FORMATS)}; {nearest}"
         )
     return FORMATS[method](raw)
 

@@ -24,7 +24,8 @@ class Fp8Format:
         block = raw.get("weight_block_size")
         if block is not None and (len(block) != 2 or min(block) < 1):
             raise invalid_arg(
-                f"weight_block_size of quantization_config is {block}, expected two sizes, as in [128, 128]"
+                f"weight_block_size of quantization_config is {block}, expected two sizes, as in "
+                "[128, 128]"
             )
         self.block: tuple[int, int] | None = (
             None if block is None else (int(block[0]), int(block[1]))
@@ -54,7 +55,8 @@ class ModeloptFormat:
         algorithm = raw.get("quant_algo")
         if algorithm != "FP8":
             raise unsupported(
-                f"modelopt's quant_algo '{algorithm}' has no kernel here, expected FP8; `naiad quantize` makes int4 and fp8"
+                f"modelopt's quant_algo '{algorithm}' has no kernel here, expected FP8; `naiad "
+                "quantize` makes int4 and fp8"
             )
 
     @property
@@ -76,7 +78,8 @@ def read_rows(
     ).reshape(-1, 1)
     if scales.shape[0] not in (1, weight.shape[0]):
         raise invalid_arg(
-            f"tensor '{module}.weight_scale' has {scales.shape[0]} scales, expected 1 or {weight.shape[0]}"
+            f"tensor '{module}.weight_scale' has {scales.shape[0]} scales, expected 1 or "
+            f"{weight.shape[0]}"
         )
     return QuantizedMatrix(
         kind=WeightKind.FP8,
@@ -104,7 +107,8 @@ def read_blocks(
     )
     if num_inputs % block[1]:
         raise unsupported(
-            f"module '{module}' has {num_inputs} inputs, which blocks of {block[1]} do not divide: no kernel has that"
+            f"module '{module}' has {num_inputs} inputs, which blocks of {block[1]} do not "
+            "divide: no kernel has that"
         )
     return QuantizedMatrix(
         WeightKind.FP8, weight, scales.repeat_interleave(block[0], 0)[:num_outputs].contiguous()

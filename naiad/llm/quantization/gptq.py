@@ -44,7 +44,10 @@ class GptqFormat:
 
     @property
     def description(self) -> str:
-        return f"GPTQ, int{self.bits} in groups of {self.group}{', act-order' if self.is_ordered else ''}"
+        return (
+            f"GPTQ, int{self.bits} in groups of "
+            f"{self.group}{', act-order' if self.is_ordered else ''}"
+        )
 
     def read(self, source: TensorSource, names: set[str], module: str) -> QuantizedMatrix | None:
         if f"{module}.qweight" not in names:
@@ -74,7 +77,8 @@ class GptqFormat:
         known = without_middle(points, MIDDLE[kind])
         if known is not None and int(known.max()) > 255:
             raise unsupported(
-                f"tensor '{module}.qzeros' has a zero point of 256, which no kernel has; expected symmetric int8"
+                f"tensor '{module}.qzeros' has a zero point of 256, which no kernel has; "
+                "expected symmetric int8"
             )
         values = unpack(packed, self.bits, 0).t()
         order = self._order(source, names, module, num_inputs, num_groups)
@@ -103,6 +107,7 @@ class GptqFormat:
             or bool((counts != num_inputs // num_groups).any())
         ):
             raise invalid_arg(
-                f"tensor '{module}.g_idx' does not put {num_inputs // num_groups} inputs into each of {num_groups} groups"
+                f"tensor '{module}.g_idx' does not put {num_inputs // num_groups} inputs into "
+                f"each of {num_groups} groups"
             )
         return torch.argsort(groups, stable=True)

@@ -32,11 +32,13 @@ class TensorrtLlmFormat:
         self.algorithm = raw.get("quant_algo")
         if self.algorithm not in ALGORITHMS:
             raise unsupported(
-                f"quant_algo '{self.algorithm}' of TensorRT-LLM has no kernel here, expected one of {', '.join(ALGORITHMS)}"
+                f"quant_algo '{self.algorithm}' of TensorRT-LLM has no kernel here, expected one "
+                f"of {', '.join(ALGORITHMS)}"
             )
         if raw.get("has_zero_point"):
             raise unsupported(
-                "TensorRT-LLM's W4A16_AWQ with zero points is not read, expected has_zero_point: false"
+                "TensorRT-LLM's W4A16_AWQ with zero points is not read, expected has_zero_point: "
+                "false"
             )
         self.group = int(raw.get("group_size") or 128)
 
@@ -59,7 +61,8 @@ class TensorrtLlmFormat:
         packed = get(source, names, f"{module}.weight")
         if packed.dtype not in (torch.uint8, torch.int8):
             raise invalid_arg(
-                f"tensor '{module}.weight' is {packed.dtype}, expected uint8 or int8, with two weights in each"
+                f"tensor '{module}.weight' is {packed.dtype}, expected uint8 or int8, with two "
+                "weights in each"
             )
         packed = packed.view(torch.uint8)
         num_outputs, num_inputs = 2 * packed.shape[0], packed.shape[1]

@@ -44,14 +44,17 @@ def compressed_tensors_config(
     kind: WeightKind, group: int, is_symmetric: bool, is_static: bool, ignore: list[str]
 ) -> dict[str, Any]:
     weights: dict[str, Any] = {
-        "num_bits": BITS.get(kind, 8), "type": "float" if kind is WeightKind.FP8 else "int", "symmetric": is_symmetric, "dynamic": False,
-        "strategy": "group" if group else "channel", "group_size": group or None, "observer": "minmax", "observer_kwargs": {},
+        "num_bits": BITS.get(kind, 8), "type": "float" if kind is WeightKind.FP8 else "int",
+        "symmetric": is_symmetric, "dynamic": False,
+        "strategy": "group" if group else "channel", "group_size": group or None,
+        "observer": "minmax", "observer_kwargs": {},
         "block_structure": None, "actorder": None,
     }  # fmt: skip
     inputs = None
     if kind is WeightKind.FP8:
         inputs = {
-            **weights, "strategy": "tensor" if is_static else "token", "dynamic": not is_static, "group_size": None,
+            **weights, "strategy": "tensor" if is_static else "token", "dynamic": not is_static,
+            "group_size": None,
             "observer": "minmax" if is_static else None,
         }  # fmt: skip
     scheme = {
@@ -74,7 +77,8 @@ def compressed_tensors_config(
 def awq(module: str, matrix: QuantizedMatrix) -> dict[str, Tensor]:
     if matrix.kind is not WeightKind.INT4 or matrix.num_outputs % 8:
         raise invalid_arg(
-            f"module '{module}' cannot be written in AutoAWQ's layout, which has int4 and multiples of 8 outputs"
+            f"module '{module}' cannot be written in AutoAWQ's layout, which has int4 and "
+            "multiples of 8 outputs"
         )
     zeros = (
         torch.full_like(matrix.scales, MIDDLE[WeightKind.INT4], dtype=torch.uint8)
@@ -90,6 +94,7 @@ def awq(module: str, matrix: QuantizedMatrix) -> dict[str, Tensor]:
 
 def awq_config(group: int, ignore: list[str]) -> dict[str, Any]:
     return {
-        "quant_method": "awq", "version": "gemm", "bits": 4, "group_size": group, "zero_point": True,
+        "quant_method": "awq", "version": "gemm", "bits": 4, "group_size": group,
+        "zero_point": True,
         "modules_to_not_convert": ignore or None,
     }  # fmt: skip

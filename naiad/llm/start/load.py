@@ -44,7 +44,8 @@ def load_engine(
     )
     if family is None and settings.load_format == "dummy":
         raise invalid_arg(
-            f"load_format is 'dummy', which models of type '{folder.config['model_type']}' cannot have"
+            f"load_format is 'dummy', which models of type '{folder.config['model_type']}' "
+            "cannot have"
         )
     engine = (
         _load_with_transformers(folder, settings)
@@ -177,6 +178,7 @@ def _open_tensors(folder: Path, device: torch.device, settings: EngineSettings) 
         return SafetensorsSource(folder, device)
     if not settings.allow_pickle:
         raise invalid_arg(
-            f"checkpoint '{folder.name}' has pickled weights only; allow_pickle loads them, expected safetensors"
+            f"checkpoint '{folder.name}' has pickled weights only; allow_pickle loads them, "
+            "expected safetensors"
         )
     return PickleSource(folder)

@@ -42,7 +42,8 @@ def round_int4(weight: Tensor) -> QuantizedMatrix:
     if group is None:
         size = weight.shape[1]
         raise invalid_arg(
-            f"quantization is 'int4', but a matrix has {size} inputs, which {GROUPS[-1]} does not divide; int8 works"
+            f"quantization is 'int4', but a matrix has {size} inputs, which {GROUPS[-1]} does "
+            "not divide; int8 works"
         )
     return round_integers(weight, WeightKind.INT4, group, is_symmetric=False)
 
@@ -93,12 +94,14 @@ def plan_quantization(
             return None
         if wanted not in ROUNDINGS:
             raise invalid_arg(
-                f"quantization is '{wanted}', but config.json has no quantization_config; expected {', '.join(ROUNDED)}"
+                f"quantization is '{wanted}', but config.json has no quantization_config; "
+                f"expected {', '.join(ROUNDED)}"
             )
         return plan_rounding(config, settings, device, dtype)
     if wanted in ROUNDED and wanted not in found.description:
         raise invalid_arg(
-            f"quantization is '{wanted}', but the checkpoint is quantized already ({found.description}); leave it out"
+            f"quantization is '{wanted}', but the checkpoint is quantized already "
+            f"({found.description}); leave it out"
         )
     builder = build_linears(config, settings, device, dtype)
     return QuantizationPlan(found.description, builder, QuantizedLoading(found, builder), None)

@@ -115,8 +115,10 @@ class _Conversion:
         data = pack_values(value, tensor.datatype, prod(shape), tensor.name, self._max_bytes)
         if self._num_bytes + len(data) > self._max_bytes:
             raise invalid_arg(
-                f"request size of {self._num_bytes} bytes with input '{tensor.name}' of size {len(data)} bytes exceeds the maximum "
-                f"allowed input size of {self._max_bytes}. Use --http-max-input-size to increase the limit."
+                f"request size of {self._num_bytes} bytes with input '{tensor.name}' of size "
+                f"{len(data)} bytes exceeds the maximum "
+                f"allowed input size of {self._max_bytes}. Use --http-max-input-size to increase "
+                "the limit."
             )
         self._num_bytes += len(data)
         return Tensor(tensor.name, tensor.datatype, shape, data)

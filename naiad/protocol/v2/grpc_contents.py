@@ -44,7 +44,8 @@ def raw_contents(tensor: ModelInferRequest.InferInputTensor, model_name: str) ->
         if tensor.datatype not in types:
             expected = next(iter(types))
             raise invalid_arg(
-                f"{_subject(tensor, model_name)} of type '{expected}', expected datatype '{tensor.datatype}'"
+                f"{_subject(tensor, model_name)} of type '{expected}', expected datatype "
+                f"'{tensor.datatype}'"
             )
         field_type, tensor_type = types[tensor.datatype]
         data = (

@@ -75,7 +75,8 @@ class RequestTemplate(msgspec.Struct, frozen=True):
             if self.repeated_output is not None:
                 name = prototype.id or request_id or "<id_unknown>"
                 raise invalid_arg(
-                    f"[request id: {name}] output '{self.repeated_output}' already exists in request"
+                    f"[request id: {name}] output '{self.repeated_output}' already exists in "
+                    "request"
                 )
             tensors = self._fill_checked(raw)
         else:
@@ -109,7 +110,8 @@ class RequestTemplate(msgspec.Struct, frozen=True):
             elif head.contents is not None:
                 if raw:
                     raise invalid_arg(
-                        f"contents field must not be specified when using raw_input_contents for '{head.name}' {of}"
+                        "contents field must not be specified when using raw_input_contents for "
+                        f"'{head.name}' {of}"
                     )
                 data = head.contents
             elif next_raw < len(raw):
@@ -193,7 +195,8 @@ def _input(tensor: ModelInferRequest.InferInputTensor, model_name: str) -> _Inpu
         if tensor.HasField("contents"):
             if region is not None:
                 raise invalid_arg(
-                    f"unexpected 'content' provided when using shared memory for input tensor '{tensor.name}' for model '{model_name}'"
+                    "unexpected 'content' provided when using shared memory for input tensor "
+                    f"'{tensor.name}' for model '{model_name}'"
                 )
             contents = raw_contents(tensor, model_name)
     except NaiadError as fault:
@@ -215,11 +218,13 @@ def _region_slice(name: str, parameters: Mapping[str, InferParameter]) -> Region
         return None
     if region.WhichOneof("parameter_choice") != "string_param":
         raise invalid_arg(
-            f"invalid value type for 'shared_memory_region' parameter for tensor '{name}', expected string_param."
+            f"invalid value type for 'shared_memory_region' parameter for tensor '{name}', "
+            "expected string_param."
         )
     if "shared_memory_byte_size" not in parameters:
         raise invalid_arg(
-            f"'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor '{name}'"
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' "
+            f"parameter for tensor '{name}'"
         )
     offset = (
         _byte_count(name, "shared_memory_offset", parameters)
@@ -235,7 +240,8 @@ def _byte_count(tensor: str, name: str, parameters: Mapping[str, InferParameter]
     """Like Triton, reads a negative number as a very large one, which no region holds."""
     if parameters[name].WhichOneof("parameter_choice") != "int64_param":
         raise invalid_arg(
-            f"invalid value type for '{name}' parameter for tensor '{tensor}', expected int64_param."
+            f"invalid value type for '{name}' parameter for tensor '{tensor}', expected "
+            "int64_param."
         )
     return parameters[name].int64_param & _UINT64_MASK
 
@@ -276,7 +282,8 @@ def _apply_parameters(request: InferRequest, parameters: Mapping[str, InferParam
                 wants_empty_final = _boolean(name, parameter)
             case _ if name.startswith("triton_"):
                 raise invalid_arg(
-                    "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting with "
+                    "parameter keys starting with 'triton_' are reserved for Triton usage. Only "
+                    "the following keys starting with "
                     "'triton_' are allowed: triton_enable_empty_final_response"
                 )
             case _:
@@ -293,12 +300,14 @@ def _sequence_id(parameter: InferParameter) -> int | str:
         case "string_param":
             if len(parameter.string_param) > _MAX_SEQUENCE_ID_CHARACTERS:
                 raise unsupported(
-                    f"string correlation ID cannot be longer than {_MAX_SEQUENCE_ID_CHARACTERS} characters"
+                    f"string correlation ID cannot be longer than {_MAX_SEQUENCE_ID_CHARACTERS} "
+                    "characters"
                 )
             return parameter.string_param
         case _:
             raise invalid_arg(
-                "invalid value type for 'sequence_id' parameter, expected int64_param or string_param."
+                "invalid value type for 'sequence_id' parameter, expected int64_param or "
+                "string_param."
             )
 
 
@@ -325,7 +334,8 @@ def _value(name: str, parameter: InferParameter) -> ParameterValue:
     choice = parameter.WhichOneof("parameter_choice")
     if choice is None or choice == "uint64_param":
         raise invalid_arg(
-            f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or string_param."
+            f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or "
+            "string_param."
         )
     value: ParameterValue = getattr(parameter, choice)
     return value

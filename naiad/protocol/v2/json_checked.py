@@ -180,7 +180,8 @@ def _dimension(value: Any) -> int:
 
 def unexpected_size(name: str, num_missing: int, model_name: str) -> NaiadError:
     return invalid_arg(
-        f"unexpected size for input '{name}', expecting {num_missing} additional bytes for model '{model_name}'"
+        f"unexpected size for input '{name}', expecting {num_missing} additional bytes for model "
+        f"'{model_name}'"
     )
 
 

@@ -140,7 +140,8 @@ def _decode_checked(
 
 def oversize_message(num_bytes: int, max_bytes: int) -> str:
     return (
-        f"request JSON size of {num_bytes} bytes exceeds the maximum allowed input size of {max_bytes} bytes. "
+        f"request JSON size of {num_bytes} bytes exceeds the maximum allowed input size of "
+        f"{max_bytes} bytes. "
         "Use --http-max-input-size to increase the limit."
     )
 

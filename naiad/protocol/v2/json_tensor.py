@@ -25,11 +25,13 @@ from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.protocol.v2.json_access import is_signed, is_unsigned, mismatch, parse_error
 
 _ELEMENTS: dict[str, type] = {
-    "BOOL": bool, "UINT8": int, "UINT16": int, "UINT32": int, "UINT64": int, "INT8": int, "INT16": int, "INT32": int, "INT64": int,
+    "BOOL": bool, "UINT8": int, "UINT16": int, "UINT32": int, "UINT64": int, "INT8": int,
+    "INT16": int, "INT32": int, "INT64": int,
     "FP32": float, "FP64": float, "BYTES": str,
 }  # fmt: skip
 _FORMATS = {
-    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q",
+    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b",
+    "INT16": "h", "INT32": "i", "INT64": "q",
     "FP32": "f", "FP64": "d",
 }  # fmt: skip
 _MAX_PACKED = 256
@@ -112,7 +114,8 @@ def pack_values(data: Any, datatype: str, count: int, name: str, max_bytes: int)
     messages."""
     if datatype in ("FP16", "BF16"):
         raise invalid_arg(
-            f"receiving {datatype} data via JSON is not supported. Please use the binary data format for input {name}"
+            f"receiving {datatype} data via JSON is not supported. Please use the binary data "
+            f"format for input {name}"
         )
     values = flatten(data)
     if datatype == "BYTES":
@@ -144,7 +147,8 @@ def flatten(data: Any) -> list[Any]:
 def _check_size(num_bytes: int, name: str, max_bytes: int) -> None:
     if num_bytes > max_bytes:
         raise invalid_arg(
-            f"JSON input '{name}' has a byte_size ({num_bytes} bytes) that exceeds the maximum allowed value of {max_bytes} bytes. "
+            f"JSON input '{name}' has a byte_size ({num_bytes} bytes) that exceeds the maximum "
+            f"allowed value of {max_bytes} bytes. "
             "Use --http-max-input-size to increase the limit."
         )
 
@@ -223,5 +227,6 @@ def _read_many(datatype: str, data: Buffer) -> Sequence[Any]:
 
 def _no_json_format(tensor: Tensor) -> NaiadError:
     return invalid_arg(
-        f"sending {tensor.datatype} data via JSON is not supported. Please use the binary data format for output {tensor.name}"
+        f"sending {tensor.datatype} data via JSON is not supported. Please use the binary data "
+        f"format for output {tensor.name}"
     )

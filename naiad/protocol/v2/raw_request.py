@@ -25,7 +25,8 @@ def decode_request(
         raise invalid_arg(oversize_message(len(body), max_bytes))
     if len(spec.inputs) != 1:
         raise _error(
-            f"Raw request must only have 1 input (found 1) to be deduced but got {len(spec.inputs)} inputs "
+            "Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{len(spec.inputs)} inputs "
             f"in '{spec.name}' model configuration"
         )
     (tensor,) = spec.inputs.values()
@@ -39,7 +40,8 @@ def decode_request(
 
 def oversize_message(num_bytes: int, max_bytes: int) -> str:
     return (
-        f"Raw input has a byte_size ({num_bytes} bytes) that exceeds the maximum allowed value of {max_bytes} bytes. "
+        f"Raw input has a byte_size ({num_bytes} bytes) that exceeds the maximum allowed value "
+        f"of {max_bytes} bytes. "
         "Use --http-max-input-size to increase the limit."
     )
 
@@ -58,7 +60,8 @@ def _shape(tensor: TensorSpec, spec: ModelSpec, num_bytes: int) -> list[int]:
     element_bytes = DATATYPES[tensor.datatype].byte_size
     if dims.count(-1) > 1:
         raise _error(
-            f"The shape of the raw input '{tensor.name}' can not be deduced because there are more than one variable-sized dimension"
+            f"The shape of the raw input '{tensor.name}' can not be deduced because there are "
+            "more than one variable-sized dimension"
         )
     if -1 in dims:
         fixed_bytes = -prod(dims) * element_bytes
@@ -66,7 +69,8 @@ def _shape(tensor: TensorSpec, spec: ModelSpec, num_bytes: int) -> list[int]:
     expected = prod(dims) * element_bytes
     if expected != num_bytes:
         raise _error(
-            f"input byte size mismatch for input 'raw_input' for model '{spec.name}'. Expected {expected}, got {num_bytes}"
+            f"input byte size mismatch for input 'raw_input' for model '{spec.name}'. Expected "
+            f"{expected}, got {num_bytes}"
         )
     return [1, *dims] if spec.max_batch_size > 0 else dims
 

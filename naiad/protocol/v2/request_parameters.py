@@ -43,7 +43,8 @@ def apply_parameters(request: InferRequest, parameters: dict[str, Any]) -> bool:
                 is_binary = as_boolean(value, name)
             case _ if name.startswith("triton_"):
                 raise invalid_arg(
-                    "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+                    "parameter keys starting with 'triton_' are reserved for Triton usage and "
+                    "should not be specified."
                 )
             case _:
                 kept[name] = parameter_value(name, value)

@@ -119,7 +119,9 @@ def _check_torch(file: ModelConfigFile, path: Path, shown: str) -> Iterator[Prob
     if kind is FileKind.PICKLE and not is_trusted:
         yield Problem(
             code="torch-pickle",
-            message=f"{shown} is a pickle of torch.save, which is not opened: it could run any code",
+            message=(
+                f"{shown} is a pickle of torch.save, which is not opened: it could run any code"
+            ),
             file=shown,
             found="torch.save(model)",
             expected="TorchScript (torch.jit.save) or a torch.export program (torch.export.save)",

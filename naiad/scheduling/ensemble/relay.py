@@ -63,7 +63,8 @@ class StepRelay:
             (made_by[tensor], name) for name, tensor in successor.step.input_map.items()
         ]
         self._known: weakref.ref[DynamicScheduler] | None = None
-        """The scheduler that accepted this signature. Not kept alive: a copy of the model that is unloaded must go."""
+        """The scheduler that accepted this signature. A weak reference, so that an unloaded copy of
+        the model can be freed."""
         self._mapping: TensorMapping | None = None
 
     def forward(

@@ -94,7 +94,8 @@ def command(kv_cache_dtype: str, **values: object) -> int:
     """
     if kv_cache_dtype:
         raise invalid_arg(
-            f"kv_cache_dtype is '{kv_cache_dtype}': scales of the KV cache are not calibrated yet, leave it out"
+            f"kv_cache_dtype is '{kv_cache_dtype}': scales of the KV cache are not calibrated "
+            "yet, leave it out"
         )
     options = QuantizeOptions(**values)  # type: ignore[arg-type]
     options.check()
@@ -115,10 +116,12 @@ def command(kv_cache_dtype: str, **values: object) -> int:
     quality = outcome.quality
     click.echo(f"perplexity {quality.perplexity_before:.3f} -> {quality.perplexity_after:.3f}")
     click.echo(
-        f"divergence {quality.divergence:.4f} nats per token, the same likeliest token in {quality.agreement:.1%}"
+        f"divergence {quality.divergence:.4f} nats per token, the same likeliest token in "
+        f"{quality.agreement:.1%}"
     )
     click.echo(
-        f"{outcome.bytes_before / 1e6:.1f} MB -> {outcome.bytes_after / 1e6:.1f} MB in {outcome.seconds:.0f} s"
+        f"{outcome.bytes_before / 1e6:.1f} MB -> {outcome.bytes_after / 1e6:.1f} MB in "
+        f"{outcome.seconds:.0f} s"
     )
     click.echo(f"report: {write_report(outcome, options)}")
     click.echo(f"Serve it with: naiad init llm --checkpoint {options.output_dir} REPOSITORY")

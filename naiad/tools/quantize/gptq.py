@@ -62,5 +62,6 @@ def _inverse_factor(name: str, hessian: Tensor, weight: Tensor) -> Tensor:
         )
     except torch.linalg.LinAlgError as error:
         raise invalid_arg(
-            f"the inputs of '{name}' do not suffice for GPTQ ({error}); expected a larger calib_size"
+            f"the inputs of '{name}' do not suffice for GPTQ ({error}); expected a larger "
+            "calib_size"
         ) from error

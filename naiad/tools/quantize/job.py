@@ -40,7 +40,8 @@ from naiad.tools.quantize.samples import Samples
 
 STATE = "naiad_quantize.json"
 COPIED = (
-    "tokenizer*", "special_tokens_map.json", "generation_config.json", "chat_template*", "vocab*", "merges.txt", "added_tokens.json",
+    "tokenizer*", "special_tokens_map.json", "generation_config.json", "chat_template*", "vocab*",
+    "merges.txt", "added_tokens.json",
     "LICENSE*",
 )  # fmt: skip
 Log = Callable[[int, int, float], None]
@@ -65,7 +66,8 @@ class QuantizeJob:
         self._partial = options.output_dir.with_name(options.output_dir.name + ".partial")
         if not (options.model_dir / "config.json").exists():
             raise not_found(
-                f"model_dir '{options.model_dir}' has no config.json; expected the folder of a checkpoint"
+                f"model_dir '{options.model_dir}' has no config.json; expected the folder of a "
+                "checkpoint"
             )
         if options.output_dir.exists():
             raise invalid_arg(
@@ -309,7 +311,8 @@ class QuantizeJob:
         path = self.options.model_dir / "tokenizer.json"
         if not path.exists():
             raise not_found(
-                f"model_dir '{self.options.model_dir}' has no tokenizer.json, which calibration and measurement need"
+                f"model_dir '{self.options.model_dir}' has no tokenizer.json, which calibration "
+                "and measurement need"
             )
         return tokenizers.Tokenizer.from_file(str(path))
 
@@ -320,7 +323,8 @@ class QuantizeJob:
         free = shutil.disk_usage(parent).free
         if free < needed:
             raise unavailable(
-                f"'{parent}' has {free >> 20} MiB free, and the result may take {needed >> 20} MiB; expected more room"
+                f"'{parent}' has {free >> 20} MiB free, and the result may take {needed >> 20} "
+                "MiB; expected more room"
             )
 
 

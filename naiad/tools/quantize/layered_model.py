@@ -27,7 +27,8 @@ class LayeredModel:
         kind = self.config.model_type
         if kind not in FAMILIES:
             raise unsupported(
-                f"model_type '{kind}' has no recipe for quantization, expected one of {', '.join(FAMILIES)}"
+                f"model_type '{kind}' has no recipe for quantization, expected one of "
+                f"{', '.join(FAMILIES)}"
             )
         if getattr(self.config, "quantization_config", None) is not None:
             raise invalid_arg(

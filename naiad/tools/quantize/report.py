@@ -46,7 +46,8 @@ def write_report(outcome: Outcome, options: QuantizeOptions) -> Path:
         ),
         (
             "Command",
-            f"naiad quantize --model_dir {options.model_dir} --output_dir {options.output_dir} --qformat {options.qformat}",
+            f"naiad quantize --model_dir {options.model_dir} --output_dir {options.output_dir} "
+            f"--qformat {options.qformat}",
         ),
         ("Time", f"{outcome.seconds:.0f} s, {outcome.num_resumed} layers from an earlier run"),
     ]

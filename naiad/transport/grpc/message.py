@@ -49,7 +49,8 @@ class ReceiveBudget:
             self.refused_total += 1
             raise GrpcError(
                 Status.RESOURCE_EXHAUSTED,
-                f"the server holds {self.limit_bytes} bytes of incomplete requests, try again later",
+                f"the server holds {self.limit_bytes} bytes of incomplete requests, try again "
+                "later",
             )
         self.used_bytes += num_bytes
 
@@ -61,7 +62,8 @@ def ordinary_memory(num_bytes: int) -> memoryview:
 
 class MessageReader:
     __slots__ = (
-        "_allocate", "_budget", "_counted_bytes", "_filled", "_is_compressed", "_length", "_max_bytes", "_start", "_target", "start_ns",
+        "_allocate", "_budget", "_counted_bytes", "_filled", "_is_compressed", "_length",
+        "_max_bytes", "_start", "_target", "start_ns",
     )  # fmt: skip
 
     def __init__(

@@ -64,7 +64,8 @@ class RequestHead(msgspec.Struct, frozen=True):
 
 
 _RESERVED = frozenset((
-    b"te", b"content-type", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"user-agent", b"content-length",
+    b"te", b"content-type", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding",
+    b"user-agent", b"content-length",
 ))  # fmt: skip
 _CONNECTION_HEADERS = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade")

@@ -34,8 +34,8 @@ class Http1Endpoint:
         self.flush_scheduler: FlushScheduler
         self.connections: set[Http1Connection] = set()
         self.heads: dict[bytes, Head] = {}
-        """Heads by their bytes: clients repeat their heads, and parsing one costs more than the rest
-        of a small request."""
+        """Heads by their bytes: clients repeat their heads, and parsing one costs more than the
+        rest of a small request."""
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         """Shared by all connections: each read is copied out of it before the next one."""
         self.now_s = clock_s()

@@ -286,7 +286,8 @@ class IncomingBlock:
         if self._num_frames > self._limits.max_continuation_frames:
             raise too_much(
                 "continuation_flood",
-                f"more than {self._limits.max_continuation_frames} CONTINUATION frames for one header block",
+                f"more than {self._limits.max_continuation_frames} CONTINUATION frames for one "
+                "header block",
             )
         if len(self._bytes) > self._limits.max_header_block_bytes:
             raise too_much(

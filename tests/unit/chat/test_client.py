@@ -1,4 +1,4 @@
-"""The client of `naiad chat` against a small HTTP server: streams, errors and broken connections."""
+"""The client of `naiad chat` against a small server: streams, errors, broken connections."""
 
 from __future__ import annotations
 

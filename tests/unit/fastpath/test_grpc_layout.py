@@ -168,7 +168,8 @@ def _without_tensors(message: ModelInferRequest) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        _with_parameter, _with_wrong_parameter, _with_classification, _with_region, _with_repeated_output, _with_contents,
+        _with_parameter, _with_wrong_parameter, _with_classification, _with_region,
+        _with_repeated_output, _with_contents,
         _with_too_many_tensors, _without_tensors,
     ],
 )  # fmt: skip

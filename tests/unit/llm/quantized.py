@@ -158,15 +158,21 @@ def tensorrt_llm_folder(folder: Path, algorithm: str, group: int = 64) -> dict[s
         load_file(folder / "model.safetensors"),
         json.loads((folder / "config.json").read_text()),
     )
-    stands_for, out = dict(state), {
-        "transformer.vocab_embedding.weight": state["model.embed_tokens.weight"],
-        "transformer.ln_f.weight": state["model.norm.weight"],
-        "lm_head.weight": state["lm_head.weight"],
-    }  # fmt: skip
+    stands_for, out = (
+        dict(state),
+        {
+            "transformer.vocab_embedding.weight": state["model.embed_tokens.weight"],
+            "transformer.ln_f.weight": state["model.norm.weight"],
+            "lm_head.weight": state["lm_head.weight"],
+        },
+    )
     modules = {
-        "attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], "attention.dense": ["self_attn.o_proj"],
-        "mlp.fc": ["mlp.gate_proj"], "mlp.gate": ["mlp.up_proj"], "mlp.proj": ["mlp.down_proj"],
-    }  # fmt: skip
+        "attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+        "attention.dense": ["self_attn.o_proj"],
+        "mlp.fc": ["mlp.gate_proj"],
+        "mlp.gate": ["mlp.up_proj"],
+        "mlp.proj": ["mlp.down_proj"],
+    }
     for layer in range(raw["num_hidden_layers"]):
         ours, theirs = f"model.layers.{layer}.", f"transformer.layers.{layer}."
         out[f"{theirs}input_layernorm.weight"] = state[f"{ours}input_layernorm.weight"]
@@ -188,13 +194,27 @@ def tensorrt_llm_folder(folder: Path, algorithm: str, group: int = 64) -> dict[s
         {name: tensor.contiguous() for name, tensor in out.items()}, folder / "rank0.safetensors"
     )
     config = {
-        "architecture": "LlamaForCausalLM", "dtype": "float32", "vocab_size": raw["vocab_size"], "hidden_size": raw["hidden_size"],
-        "intermediate_size": raw["intermediate_size"], "num_hidden_layers": raw["num_hidden_layers"], "hidden_act": "silu",
-        "num_attention_heads": raw["num_attention_heads"], "num_key_value_heads": raw["num_key_value_heads"],
-        "head_size": raw["hidden_size"] // raw["num_attention_heads"], "norm_epsilon": raw["rms_norm_eps"],
-        "max_position_embeddings": raw["max_position_embeddings"], "rotary_base": 10000.0, "mapping": {"world_size": 1, "tp_size": 1},
-        "quantization": {"quant_algo": algorithm, "group_size": group, "has_zero_point": False, "exclude_modules": ["lm_head"]},
-    }  # fmt: skip
+        "architecture": "LlamaForCausalLM",
+        "dtype": "float32",
+        "vocab_size": raw["vocab_size"],
+        "hidden_size": raw["hidden_size"],
+        "intermediate_size": raw["intermediate_size"],
+        "num_hidden_layers": raw["num_hidden_layers"],
+        "hidden_act": "silu",
+        "num_attention_heads": raw["num_attention_heads"],
+        "num_key_value_heads": raw["num_key_value_heads"],
+        "head_size": raw["hidden_size"] // raw["num_attention_heads"],
+        "norm_epsilon": raw["rms_norm_eps"],
+        "max_position_embeddings": raw["max_position_embeddings"],
+        "rotary_base": 10000.0,
+        "mapping": {"world_size": 1, "tp_size": 1},
+        "quantization": {
+            "quant_algo": algorithm,
+            "group_size": group,
+            "has_zero_point": False,
+            "exclude_modules": ["lm_head"],
+        },
+    }
     (folder / "config.json").write_text(json.dumps(config))
     return stands_for
 

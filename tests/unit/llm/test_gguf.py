@@ -45,7 +45,9 @@ def test_dequantized_values_are_the_formats_own(kind: str) -> None:
         raw = gguf.quants.quantize(
             source.standard_normal((rows, columns)).astype(np.float32), Kind[kind]
         )
-    else:  # the package only reads these: any bytes are blocks, but their two scales must be finite numbers
+    else:
+        # The package only reads these types. Any bytes are blocks, but their two scales must be
+        # finite numbers.
         raw = source.integers(0, 256, (rows, columns // per_block, block_bytes), np.uint8)
         scales = (
             source.standard_normal((rows, columns // per_block, 2))
@@ -246,8 +248,10 @@ def test_sentence_piece_merges_follow_the_scores() -> None:
     scores = [0.0, 0.0, 0.0, -9.0, -9.0, -9.0, -9.0, -2.0, -1.0, -3.0, -8.0]
     tokenizer = build_tokenizer(
         {
-            "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": words, "tokenizer.ggml.scores": scores,
-            "tokenizer.ggml.token_type": [2, 3, 3] + [1] * 8, "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
+            "tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": words,
+            "tokenizer.ggml.scores": scores,
+            "tokenizer.ggml.token_type": [2, 3, 3] + [1] * 8, "tokenizer.ggml.bos_token_id": 1,
+            "tokenizer.ggml.eos_token_id": 2,
         }
     )  # fmt: skip
     assert tokenizer.encode("the the") == [1, words.index("▁the"), words.index("▁the")]
@@ -262,7 +266,10 @@ def test_sentence_piece_merges_follow_the_scores() -> None:
 def test_smollm2_equals_transformers_dequantized() -> None:
     path = Path(os.environ["NAIAD_SMOLLM2_GGUF"])
     engine = small_engine(path, max_num_batched_tokens=64, block_size=16, num_kv_blocks=64)
-    text = "<|im_start|>user\nName three rivers of Europe, please. 2024!<|im_end|>\n<|im_start|>assistant\n"
+    text = (
+        "<|im_start|>user\nName three rivers of Europe, please. "
+        "2024!<|im_end|>\n<|im_start|>assistant\n"
+    )
     completion = run(engine, [request("a", text, max_tokens=40)])[("a", 0)]
     model = transformers.AutoModelForCausalLM.from_pretrained(
         path.parent, gguf_file=path.name, dtype=torch.float32

@@ -23,9 +23,17 @@ from tests.unit.llm.checkpoints import VOCAB, save_model
 from tests.unit.llm.engines import request, run, small_engine
 
 SHAPE: dict[str, Any] = {
-    "vocab_size": VOCAB, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 256, "tie_word_embeddings": False, "eos_token_id": None, "pad_token_id": None,
-}  # fmt: skip
+    "vocab_size": VOCAB,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
 GPTQ = {"quant_method": "gptq", "group_size": 64}
 FORMATS: dict[str, tuple[dict[str, Any], quantized.Writer]] = {
     "awq-128": (
@@ -200,13 +208,29 @@ def broken(folder: Path, change: dict[str, Any]) -> None:
     save_file(state, path)
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"model.layers.0.mlp.up_proj.scales": torch.ones(3, 256)}, r"up_proj.scales' has shape \[3, 256\], expected \[1, 256\]"),
-    ({"model.layers.1.mlp.down_proj.qzeros": None}, r"no tensor 'model.layers.1.mlp.down_proj.qzeros'"),
-    ({"model.layers.0.mlp.up_proj.scales": torch.full((1, 256), float("nan"))}, "not finite"),
-    ({"model.layers.0.mlp.up_proj.qweight": torch.zeros(64, 32, dtype=torch.int32)}, "groups of 128 do not divide"),
-    ({"model.layers.0.mlp.up_proj.qweight": torch.zeros(256, 32, dtype=torch.int32)}, "up_proj"),
-], ids=["scales", "missing", "nan", "group", "inputs"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"model.layers.0.mlp.up_proj.scales": torch.ones(3, 256)},
+            r"up_proj.scales' has shape \[3, 256\], expected \[1, 256\]",
+        ),
+        (
+            {"model.layers.1.mlp.down_proj.qzeros": None},
+            r"no tensor 'model.layers.1.mlp.down_proj.qzeros'",
+        ),
+        ({"model.layers.0.mlp.up_proj.scales": torch.full((1, 256), float("nan"))}, "not finite"),
+        (
+            {"model.layers.0.mlp.up_proj.qweight": torch.zeros(64, 32, dtype=torch.int32)},
+            "groups of 128 do not divide",
+        ),
+        (
+            {"model.layers.0.mlp.up_proj.qweight": torch.zeros(256, 32, dtype=torch.int32)},
+            "up_proj",
+        ),
+    ],
+    ids=["scales", "missing", "nan", "group", "inputs"],
+)
 def test_a_broken_checkpoint_is_refused_with_its_tensor(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
@@ -226,15 +250,22 @@ def test_a_truncated_shard_is_refused_by_name(tmp_path: Path) -> None:
         small_engine(tmp_path)
 
 
-@pytest.mark.parametrize(("config", "message"), [
-    ({"quant_method": "bitsandbytes"}, "quant_method 'bitsandbytes'.*naiad quantize"),
-    ({"quant_method": "awq", "bits": 3}, "3 bits"),
-    ({"quant_method": "awq", "version": "gemv"}, "layout 'gemv'"),
-    ({"quant_method": "gptq", "bits": 3}, "3 bits"),
-    ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4"),
-    ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, "nvfp4"),
-    ({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}}, "config_groups"),
-], ids=lambda value: str(value.get("quant_method")) if isinstance(value, dict) else None)  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"quant_method": "bitsandbytes"}, "quant_method 'bitsandbytes'.*naiad quantize"),
+        ({"quant_method": "awq", "bits": 3}, "3 bits"),
+        ({"quant_method": "awq", "version": "gemv"}, "layout 'gemv'"),
+        ({"quant_method": "gptq", "bits": 3}, "3 bits"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "NVFP4"),
+        ({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}, "nvfp4"),
+        (
+            {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}},
+            "config_groups",
+        ),
+    ],
+    ids=lambda value: str(value.get("quant_method")) if isinstance(value, dict) else None,
+)
 def test_what_has_no_kernel_is_refused_with_the_nearest_thing(
     config: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
@@ -264,11 +295,15 @@ def test_tensorrt_llms_own_checkpoints_are_served(algorithm: str, tmp_path: Path
     check_near(quantized.plain_model(model, state), logprobs(tmp_path), 0.25)
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"architecture": "T5"}, "architecture 'T5'"),
-    ({"mapping": {"world_size": 2}}, "several ranks"),
-    ({"quantization": {"quant_algo": "W4A8_AWQ"}}, "'W4A8_AWQ' of TensorRT-LLM"),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architecture": "T5"}, "architecture 'T5'"),
+        ({"mapping": {"world_size": 2}}, "several ranks"),
+        ({"quantization": {"quant_algo": "W4A8_AWQ"}}, "'W4A8_AWQ' of TensorRT-LLM"),
+    ],
+    ids=str,
+)
 def test_other_checkpoints_of_tensorrt_llm_are_refused(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:

@@ -325,7 +325,9 @@ async def test_stop_refuses_new_requests_and_waits_for_those_in_flight() -> None
     await asyncio.sleep(0)
     with pytest.raises(
         NaiadError,
-        match="Server is stopping, scheduler for model has stopped accepting new inference requests",
+        match=(
+            "Server is stopping, scheduler for model has stopped accepting new inference requests"
+        ),
     ):
         bench.send("c")
     bench.instances[0].finish()

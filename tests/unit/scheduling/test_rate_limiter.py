@@ -227,19 +227,22 @@ def test_devices_have_their_own_and_a_global_resource_is_shared() -> None:
         (
             {("R", EVERY_DEVICE): 2},
             {("R", 0): 4},
-            'Resource count for "R" is limited to 2 which will prevent scheduling of one or more model instances, '
+            'Resource count for "R" is limited to 2 which will prevent scheduling of one or more '
+            "model instances, "
             "the minimum required count is 4",
         ),
         (
             {("S", EVERY_DEVICE): 2},
             {("R", 0): 4},
-            'Resource count for "R" is limited to 0 which will prevent scheduling of one or more model instances, '
+            'Resource count for "R" is limited to 0 which will prevent scheduling of one or more '
+            "model instances, "
             "the minimum required count is 4",
         ),
         (
             None,
             {("K", GLOBAL): 1},
-            'Resource "K" is present as both global and device-specific resource in the model configuration.',
+            'Resource "K" is present as both global and device-specific resource in the model '
+            "configuration.",
         ),
     ],
 )

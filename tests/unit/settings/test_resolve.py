@@ -263,8 +263,8 @@ def test_errors_name_the_source(tmp_path: Path) -> None:
     # Kubernetes sets this variable in containers if there is a service called naiad-http.
     environ = {"NAIAD_HTTP_PORT": "tcp://10.0.0.1:80"}
     assert (
-        option_error({}, environ)
-        == 'Bad option: "NAIAD_HTTP_PORT".\nInvalid option value. Got tcp://10.0.0.1:80\nExpected a whole number.'
+        option_error({}, environ) == 'Bad option: "NAIAD_HTTP_PORT".\nInvalid option value. Got '
+        "tcp://10.0.0.1:80\nExpected a whole number."
     )
     file = tmp_path / "naiad.toml"
     file.write_text("http-port = -1")

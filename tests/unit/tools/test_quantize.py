@@ -23,8 +23,10 @@ from naiad.tools.quantize.report import HTML_NAME, JSON_NAME, write_report
 from tests.unit.llm.engines import request, run, small_engine
 
 SHAPE: dict[str, Any] = {
-    "vocab_size": 256, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "max_position_embeddings": 256, "eos_token_id": None, "pad_token_id": None, "dtype": "bfloat16",
+    "vocab_size": 256, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "eos_token_id": None,
+    "pad_token_id": None, "dtype": "bfloat16",
 }  # fmt: skip
 
 

@@ -73,12 +73,18 @@ def test_no_certificate(made: Certificates) -> None:
 
 
 def test_the_key_of_another(made: Certificates) -> None:
-    expected = f"--grpc-server-key: '{made.path('client.key')}' is not the key of the certificate '{made.path('server.pem')}'"
+    expected = (
+        f"--grpc-server-key: '{made.path('client.key')}' is not the key of the certificate "
+        f"'{made.path('server.pem')}'"
+    )
     assert refusal(files(made, key="client.key")) == expected
 
 
 def test_an_encrypted_key_does_not_ask_for_its_password(made: Certificates) -> None:
-    words = f"--grpc-server-key: '{made.path('encrypted.key')}' is encrypted; the server needs a key without a password"
+    words = (
+        f"--grpc-server-key: '{made.path('encrypted.key')}' is encrypted; the server needs a "
+        "key without a password"
+    )
     assert refusal(files(made, key="encrypted.key")) == words
 
 

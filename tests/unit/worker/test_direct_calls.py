@@ -139,7 +139,8 @@ def test_the_lender_dies_over_a_request(ends: tuple[LentInstance, BorrowedInstan
     assert response.error is not None
     assert (
         response.error.message
-        == "Failed to process the request(s) for model instance 'm_0', message: its worker process ended"
+        == "Failed to process the request(s) for model instance 'm_0', message: its worker "
+        "process ended"
     )
     assert told.error_code == "INTERNAL"
     assert borrowed.is_over()

@@ -20,44 +20,90 @@ WEATHER = ("get_weather", PARIS)
 ADD = ("add", {"a": 1})
 
 CASES: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
-    "hermes": (f'<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</tool_call>', "", [WEATHER]),
-    "hermes after text": ('Let me see.\n<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>', "Let me see.\n", [ADD]),
+    "hermes": (
+        f'<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</tool_call>',
+        "",
+        [WEATHER],
+    ),
+    "hermes after text": (
+        'Let me see.\n<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>',
+        "Let me see.\n",
+        [ADD],
+    ),
     "hermes twice": (
         f'<tool_call>{{"name": "get_weather", "arguments": {ARGUMENTS}}}</tool_call>\n'
         '<tool_call>{"arguments": {"a": 1}, "name": "add"}</tool_call>',
         "",
         [WEATHER, ADD],
     ),
-    "hermes then text": ('<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>Done.', "Done.", [ADD]),
-    "hermes unknown name": ('<tool_call>{"name": "other", "arguments": {}}</tool_call>', "", [("other", {})]),
+    "hermes then text": (
+        '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>Done.',
+        "Done.",
+        [ADD],
+    ),
+    "hermes unknown name": (
+        '<tool_call>{"name": "other", "arguments": {}}</tool_call>',
+        "",
+        [("other", {})],
+    ),
     "llama": (f'{{"name": "get_weather", "parameters": {ARGUMENTS}}}', "", [WEATHER]),
-    "llama with type": (f'{{"type": "function", "name": "get_weather", "parameters": {ARGUMENTS}}}', "", [WEATHER]),
+    "llama with type": (
+        f'{{"type": "function", "name": "get_weather", "parameters": {ARGUMENTS}}}',
+        "",
+        [WEATHER],
+    ),
     "llama twice": (
-        f'{{"name": "get_weather", "parameters": {ARGUMENTS}}}; {{"name": "add", "parameters": {{"a": 1}}}}', "", [WEATHER, ADD]
+        f'{{"name": "get_weather", "parameters": {ARGUMENTS}}}; '
+        '{"name": "add", "parameters": {"a": 1}}',
+        "",
+        [WEATHER, ADD],
     ),
     "llama with tag": ('<|python_tag|>{"name": "add", "parameters": {"a": 1}}', "", [ADD]),
     "llama no arguments": ('{"name": "add"}', "", [("add", {})]),
     "null arguments": ('{"name": "add", "arguments": null}', "", [("add", {})]),
     "arguments in a string": ('{"name": "add", "arguments": "{\\"a\\": 1}"}', "", [ADD]),
     "mistral": (
-        f'[TOOL_CALLS][{{"name": "get_weather", "arguments": {ARGUMENTS}}}, {{"name": "add", "arguments": {{"a": 1}}}}]', "", [WEATHER, ADD]
+        f'[TOOL_CALLS][{{"name": "get_weather", "arguments": {ARGUMENTS}}}, '
+        '{"name": "add", "arguments": {"a": 1}}]',
+        "",
+        [WEATHER, ADD],
     ),
-    "mistral with ids": ('[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "abcdefghi"}]', "", [ADD]),
-    "mistral marker skipped": (f' [{{"name": "get_weather", "arguments": {ARGUMENTS}}}]', "", [WEATHER]),
-    "mistral named": (f"[TOOL_CALLS]get_weather[ARGS]{ARGUMENTS}[TOOL_CALLS]add[ARGS]{{\"a\": 1}}", "", [WEATHER, ADD]),
+    "mistral with ids": (
+        '[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}, "id": "abcdefghi"}]',
+        "",
+        [ADD],
+    ),
+    "mistral marker skipped": (
+        f' [{{"name": "get_weather", "arguments": {ARGUMENTS}}}]',
+        "",
+        [WEATHER],
+    ),
+    "mistral named": (
+        f'[TOOL_CALLS]get_weather[ARGS]{ARGUMENTS}[TOOL_CALLS]add[ARGS]{{"a": 1}}',
+        "",
+        [WEATHER, ADD],
+    ),
     "mistral named, markers skipped": (f"get_weather{ARGUMENTS}", "", [WEATHER]),
     "text": ("The weather is fine; a < b and [x].", "The weather is fine; a < b and [x].", []),
     "text like a marker": ("<tool_box> [TOOL] get", "<tool_box> [TOOL] get", []),
     "text like a name": ("get_weather is a function", "get_weather is a function", []),
     "json that is no call": ('{"city": "Paris"}', '{"city": "Paris"}', []),
-    "json with a name of its own": ('{"name": "Bob", "parameters": {"age": 3}} ok', '{"name": "Bob", "parameters": {"age": 3}} ok', []),
+    "json with a name of its own": (
+        '{"name": "Bob", "parameters": {"age": 3}} ok',
+        '{"name": "Bob", "parameters": {"age": 3}} ok',
+        [],
+    ),
     "list that is no call": ('[{"city": 1}]', '[{"city": 1}]', []),
     "marker only": ("<tool_call>", "", []),
     "marker and nonsense": ("<tool_call>{oops", "{oops", []),
     "cut marker": ("Hi <tool_c", "Hi <tool_c", []),
     "nothing": ("", "", []),
-    "long json": ('{"x": "' + "y" * (MAX_HEAD_CHARACTERS + 10) + '"}', '{"x": "' + "y" * (MAX_HEAD_CHARACTERS + 10) + '"}', []),
-}  # fmt: skip
+    "long json": (
+        '{"x": "' + "y" * (MAX_HEAD_CHARACTERS + 10) + '"}',
+        '{"x": "' + "y" * (MAX_HEAD_CHARACTERS + 10) + '"}',
+        [],
+    ),
+}
 
 
 def read(pieces: list[str], reader: Any = None) -> tuple[str, list[tuple[str, Any]]]:

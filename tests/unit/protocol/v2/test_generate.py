@@ -176,7 +176,8 @@ WRONG_TYPE = "parameter '{}' has invalid type. It should be either 'int', 'bool'
         (
             {"parameters": 5},
             Code.INTERNAL,
-            "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object",
+            "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object "
+            "as object",
         ),
         (
             {"parameters": {"parameters": {}}},
@@ -191,7 +192,8 @@ WRONG_TYPE = "parameter '{}' has invalid type. It should be either 'int', 'bool'
         (
             {"text_input": "a", "parameters": {"text_input": "b"}},
             Code.INVALID_ARG,
-            "Converting keyword: 'parameters': [request id: <id_unknown>] input 'text_input' already exists in request",
+            "Converting keyword: 'parameters': [request id: <id_unknown>] input 'text_input' "
+            "already exists in request",
         ),
     ],
 )
@@ -230,7 +232,8 @@ def test_size_limit() -> None:
             max_bytes=100,
         )
     assert caught.value.message == (
-        "request size of 80 bytes with input 'B' of size 80 bytes exceeds the maximum allowed input size of 100. "
+        "request size of 80 bytes with input 'B' of size 80 bytes exceeds the maximum allowed "
+        "input size of 100. "
         "Use --http-max-input-size to increase the limit."
     )
 
@@ -247,8 +250,8 @@ def test_response() -> None:
     ]
     body = encode_response(InferResponse("m", "1", "7", outputs, {"p": 1}))
     assert (
-        body
-        == b'{"id":"7","model_name":"m","model_version":"1","p":1,"one":"x","two":[1,2],"none":[],"half":0.5}'
+        body == b'{"id":"7","model_name":"m","model_version":"1","p":1,"one":"x","two":[1,2],'
+        b'"none":[],"half":0.5}'
     )
 
 

@@ -307,23 +307,27 @@ PARAMETERS = [
     (
         "mine",
         InferParameter(),
-        "invalid value type for 'mine' parameter, expected int64_param, bool_param, or string_param.",
+        "invalid value type for 'mine' parameter, expected int64_param, bool_param, or "
+        "string_param.",
     ),
     (
         "mine",
         InferParameter(uint64_param=1),
-        "invalid value type for 'mine' parameter, expected int64_param, bool_param, or string_param.",
+        "invalid value type for 'mine' parameter, expected int64_param, bool_param, or "
+        "string_param.",
     ),
     (
         "triton_x",
         InferParameter(bool_param=True),
-        "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting with 'triton_' are "
+        "parameter keys starting with 'triton_' are reserved for Triton usage. Only the "
+        "following keys starting with 'triton_' are "
         "allowed: triton_enable_empty_final_response",
     ),
     (
         "triton_enable_empty_final_response",
         InferParameter(int64_param=1),
-        "invalid value type for 'triton_enable_empty_final_response' parameter, expected bool_param.",
+        "invalid value type for 'triton_enable_empty_final_response' parameter, expected "
+        "bool_param.",
     ),
 ]
 
@@ -342,7 +346,10 @@ class TestTritonsWords:
         assert caught.value.code is Code.INTERNAL
 
     def test_contents_and_raw(self) -> None:
-        words = "contents field must not be specified when using raw_input_contents for 'I0' for model 'm'"
+        words = (
+            "contents field must not be specified when using raw_input_contents for 'I0' for "
+            "model 'm'"
+        )
         assert _error(lambda message: message.inputs[0].contents.fp32_contents.append(1)) == (
             Code.INVALID_ARG,
             words,
@@ -363,7 +370,10 @@ class TestTritonsWords:
     )
     def test_contents_of_another_type(self, field: str, carried: str) -> None:
         message = with_contents(field, "FP32", [b"x"] if carried == "BYTES" else [1])
-        words = f"unexpected explicit tensor data for input tensor 'I' for model 'm' of type '{carried}', expected datatype 'FP32'"
+        words = (
+            "unexpected explicit tensor data for input tensor 'I' for model 'm' of type "
+            f"'{carried}', expected datatype 'FP32'"
+        )
         assert _error(lambda message: None, message) == (Code.INVALID_ARG, words)
 
     @pytest.mark.parametrize("datatype", ["FP16", "BF16"])

@@ -387,12 +387,14 @@ TENSORS: list[tuple[dict[str, Any], Code, str]] = [
     (
         {"datatype": "FP16"},
         Code.INVALID_ARG,
-        "receiving FP16 data via JSON is not supported. Please use the binary data format for input IN",
+        "receiving FP16 data via JSON is not supported. Please use the binary data format for "
+        "input IN",
     ),
     (
         {"datatype": "BF16"},
         Code.INVALID_ARG,
-        "receiving BF16 data via JSON is not supported. Please use the binary data format for input IN",
+        "receiving BF16 data via JSON is not supported. Please use the binary data format for "
+        "input IN",
     ),
     (
         {"parameters": {"binary_data_size": 8}},
@@ -480,7 +482,10 @@ OUTPUTS: list[tuple[list[Any], Code, str]] = [
 ]
 
 WRONG_TYPE = "parameter 'a' has invalid type. It should be either 'int', 'bool', or 'string'."
-RESERVED = "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
+RESERVED = (
+    "parameter keys starting with 'triton_' are reserved for Triton usage and should not be "
+    "specified."
+)
 PARAMETERS: list[tuple[dict[str, Any], Code, str]] = [
     ({"a": None}, Code.INVALID_ARG, WRONG_TYPE),
     ({"a": [1]}, Code.INVALID_ARG, WRONG_TYPE),
@@ -582,7 +587,8 @@ def test_size_limits() -> None:
     with pytest.raises(NaiadError) as caught:
         decode(body, max_bytes=len(body) - 1)
     assert caught.value.message == (
-        f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of {len(body) - 1} bytes. "
+        f"request JSON size of {len(body)} bytes exceeds the maximum allowed input size of "
+        f"{len(body) - 1} bytes. "
         "Use --http-max-input-size to increase the limit."
     )
     dense = (
@@ -591,7 +597,8 @@ def test_size_limits() -> None:
     with pytest.raises(NaiadError) as caught:
         decode(dense, max_bytes=300)
     assert caught.value.message == (
-        "JSON input 'IN' has a byte_size (480 bytes) that exceeds the maximum allowed value of 300 bytes. "
+        "JSON input 'IN' has a byte_size (480 bytes) that exceeds the maximum allowed value of "
+        "300 bytes. "
         "Use --http-max-input-size to increase the limit."
     )
 

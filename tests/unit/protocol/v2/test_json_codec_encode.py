@@ -48,8 +48,8 @@ def test_json() -> None:
     headers, body = encode(fp32(1, 2.5))
     assert headers == b"Content-Type: application/json\r\n"
     assert (
-        body
-        == b'{"model_name":"m","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32","shape":[2],"data":[1.0,2.5]}]}'
+        body == b'{"model_name":"m","model_version":"1","outputs":[{"name":"OUT","datatype":"FP32",'
+        b'"shape":[2],"data":[1.0,2.5]}]}'
     )
 
 
@@ -122,7 +122,8 @@ def test_types_without_a_json_format(datatype: str) -> None:
         encode(tensor)
     assert (
         caught.value.message
-        == f"sending {datatype} data via JSON is not supported. Please use the binary data format for output OUT"
+        == f"sending {datatype} data via JSON is not supported. Please use the binary data "
+        "format for output OUT"
     )
     assert encode(tensor, formats=ALL_BINARY)[1].endswith(b"}\0\0")
 

@@ -55,7 +55,13 @@ def test_batches_and_responses() -> None:
     statistics.response(1).success.add(5)
     statistics.response(0).fail.add(7)
     text = encode_statistics([statistics])
-    one = b'{"batch_size":1,"compute_input":{"count":1,"ns":1},"compute_infer":{"count":1,"ns":1},"compute_output":{"count":1,"ns":1}}'
-    four = b'{"batch_size":4,"compute_input":{"count":1,"ns":10},"compute_infer":{"count":1,"ns":20},"compute_output":{"count":1,"ns":5}}'
+    one = (
+        b'{"batch_size":1,"compute_input":{"count":1,"ns":1},"compute_infer":{"count":1,'
+        b'"ns":1},"compute_output":{"count":1,"ns":1}}'
+    )
+    four = (
+        b'{"batch_size":4,"compute_input":{"count":1,"ns":10},"compute_infer":{"count":1,'
+        b'"ns":20},"compute_output":{"count":1,"ns":5}}'
+    )
     assert b'"batch_stats":[%b,%b]' % (one, four) in text
     assert text.index(b'"0":{"compute_infer"') < text.index(b'"1":{"compute_infer"')

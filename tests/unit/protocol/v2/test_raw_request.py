@@ -75,7 +75,8 @@ def test_one_string(max_batch_size: int) -> None:
         (
             spec(("FP32", [-1, -1])),
             8,
-            "The shape of the raw input 'IN0' can not be deduced because there are more than one variable-sized dimension",
+            "The shape of the raw input 'IN0' can not be deduced because there are more than one "
+            "variable-sized dimension",
         ),
         (
             spec(("BYTES", [-1])),
@@ -85,7 +86,8 @@ def test_one_string(max_batch_size: int) -> None:
         (
             spec(("FP32", [1]), ("FP32", [1])),
             8,
-            "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'm' model configuration",
+            "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs in 'm' "
+            "model configuration",
         ),
     ],
 )
@@ -99,6 +101,7 @@ def test_too_large() -> None:
     with pytest.raises(NaiadError) as caught:
         decode_request(bytes(1001), spec(("INT8", [-1])), "", 1000)
     assert caught.value.message == (
-        "Raw input has a byte_size (1001 bytes) that exceeds the maximum allowed value of 1000 bytes. "
+        "Raw input has a byte_size (1001 bytes) that exceeds the maximum allowed value of 1000 "
+        "bytes. "
         "Use --http-max-input-size to increase the limit."
     )

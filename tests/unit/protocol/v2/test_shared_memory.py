@@ -190,19 +190,23 @@ def test_grpc_requests_that_repeat_share_their_signature() -> None:
     [
         (
             {"shared_memory_region": 3},
-            "invalid value type for 'shared_memory_region' parameter for tensor '{}', expected string_param.",
+            "invalid value type for 'shared_memory_region' parameter for tensor '{}', expected "
+            "string_param.",
         ),
         (
             {"shared_memory_offset": "1"},
-            "invalid value type for 'shared_memory_offset' parameter for tensor '{}', expected int64_param.",
+            "invalid value type for 'shared_memory_offset' parameter for tensor '{}', expected "
+            "int64_param.",
         ),
         (
             {"shared_memory_byte_size": "1"},
-            "invalid value type for 'shared_memory_byte_size' parameter for tensor '{}', expected int64_param.",
+            "invalid value type for 'shared_memory_byte_size' parameter for tensor '{}', "
+            "expected int64_param.",
         ),
         (
             {"shared_memory_byte_size": 2**63},
-            "invalid value type for 'shared_memory_byte_size' parameter for tensor '{}', expected int64_param.",
+            "invalid value type for 'shared_memory_byte_size' parameter for tensor '{}', "
+            "expected int64_param.",
         ),
     ],
 )
@@ -219,7 +223,8 @@ def test_grpc_needs_a_size() -> None:
         grpc_codec.decode_request(message([{"shared_memory_region": "r"}]).SerializeToString())
     assert (
         caught.value.message
-        == "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'I0'"
+        == "'shared_memory_byte_size' must be specified along with 'shared_memory_region' "
+        "parameter for tensor 'I0'"
     )
 
 
@@ -230,7 +235,8 @@ def test_grpc_contents_beside_a_region() -> None:
         grpc_codec.decode_request(built.SerializeToString())
     assert (
         caught.value.message
-        == "unexpected 'content' provided when using shared memory for input tensor 'I0' for model 'm'"
+        == "unexpected 'content' provided when using shared memory for input tensor 'I0' for "
+        "model 'm'"
     )
 
 

@@ -42,7 +42,10 @@ def test_valid_models_have_no_findings(tmp_path: Path) -> None:
     add(
         tmp_path,
         "derived",
-        source="import sys\nsys.path.append('x')\nfrom base import Base\nclass TritonPythonModel(Base):\n    pass\n",
+        source=(
+            "import sys\nsys.path.append('x')\nfrom base import Base\nclass "
+            "TritonPythonModel(Base):\n    pass\n"
+        ),
     )
     add(tmp_path, "assigned", source="class TritonPythonModel:\n    execute = None\n")
     add(

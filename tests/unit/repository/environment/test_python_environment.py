@@ -61,8 +61,10 @@ def files_below(folder: Path) -> set[str]:
 
 def test_a_valid_archive_is_unpacked(pack: Callable[..., Path], tmp_path: Path) -> None:
     archive = pack(
-        directory("./"), directory("bin"), member("bin/python3.11", b"ELF", mode=0o755), symlink("bin/python", "python3.11"),
-        member("./lib/a.so", b"x", mode=0o4777), hardlink("lib/b.so", "lib/a.so"), symlink("lib64", "lib"),
+        directory("./"), directory("bin"), member("bin/python3.11", b"ELF", mode=0o755),
+        symlink("bin/python", "python3.11"),
+        member("./lib/a.so", b"x", mode=0o4777), hardlink("lib/b.so", "lib/a.so"),
+        symlink("lib64", "lib"),
         symlink("lib/up", "../bin/python"),
         symlink("dangling", "nowhere/at/all"),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a load or unload request affects: the models to load, layer by layer, and the related keys."""
+"""What a load or unload affects: the models to load, layer by layer, and the related keys."""
 
 from __future__ import annotations
 

@@ -88,8 +88,14 @@ def test_a_sequence_model_gets_the_controls_and_states_that_its_sample_leaves_ou
     tmp_path: Path,
 ) -> None:
     sequence = """sequence_batching {
-      control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 7 ] } }
-      control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ false, true ] } }
+      control_input {
+        name: "START"
+        control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 7 ] }
+      }
+      control_input {
+        name: "READY"
+        control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ false, true ] }
+      }
       state { input_name: "before" output_name: "after" data_type: TYPE_INT32 dims: [ -1 ] }
     }"""
     given = 'inputs { key: "READY" value { data_type: TYPE_BOOL dims: 1 zero_data: true } }'

@@ -179,7 +179,8 @@ def test_a_step_that_ends_without_a_response_is_a_deadlock() -> None:
     bench.send(tensor("IN"))
     bench.stream("a").close()
     assert bench.error().message == (
-        "in ensemble 'e', [request id: <id_unknown>] unexpected deadlock, at least one output is not set "
+        "in ensemble 'e', [request id: <id_unknown>] unexpected deadlock, at least one output is "
+        "not set "
         "while no more ensemble steps can be made"
     )
 

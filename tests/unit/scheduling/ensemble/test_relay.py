@@ -423,7 +423,8 @@ def test_a_signature_that_the_next_model_refuses_fails_with_its_message() -> Non
     chain.reply("a", lambda job: WorkResponse([Tensor("y", "FP32", [1, 1], bytes(4))]))
     assert (
         chain.error("1")
-        == "in ensemble 'e', [request id: 1] inference input 'x' data-type is 'FP32', but model 'b' expects 'UINT8'"
+        == "in ensemble 'e', [request id: 1] inference input 'x' data-type is 'FP32', but "
+        "model 'b' expects 'UINT8'"
     )
     assert chain.error("2").startswith("in ensemble 'e', [request id: 2]")
     chain.start("3")

@@ -13,7 +13,10 @@ from naiad.scheduling.sequence.implicit_state import ImplicitState, read_state
 
 
 def read(state: str, folder: Path, max_batch_size: int = 2, outputs: str = "") -> ImplicitState:
-    text = f'name: "m" max_batch_size: {max_batch_size} {outputs} sequence_batching {{ state {{ {state} }} }}'
+    text = (
+        f'name: "m" max_batch_size: {max_batch_size} {outputs} sequence_batching '
+        f"{{ state {{ {state} }} }}"
+    )
     return read_state(parse_text(text, ModelConfig, "").message, folder)
 
 
@@ -46,7 +49,8 @@ def test_from_a_file(tmp_path: Path) -> None:
     [
         (
             "short",
-            "initial_state setting expects 8 bytes, but the data provided from short only has 3 bytes.",
+            "initial_state setting expects 8 bytes, but the data provided from short only has 3 "
+            "bytes.",
         ),
         ("gone", "failed to read initial state from 'gone': No such file or directory"),
         (

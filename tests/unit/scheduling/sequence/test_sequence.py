@@ -304,15 +304,18 @@ def test_oldest_counts_its_delay_from_when_the_request_could_go() -> None:
         ),
         (
             {"sequence": 7},
-            "inference request for sequence 7 to model 'm' must specify the START flag on the first request of the sequence",
+            "inference request for sequence 7 to model 'm' must specify the START flag on the "
+            "first request of the sequence",
         ),
         (
             {"sequence": 7, "start": True, "batch_size": 2},
-            "inference request to model 'm' must specify batch-size 1 due to requirements of sequence batcher",
+            "inference request to model 'm' must specify batch-size 1 due to requirements of "
+            "sequence batcher",
         ),
         (
             {"sequence": "seven", "start": True},
-            "sequence batching control 'CORRID' data-type is 'BYTES', but model 'm' expects 'UINT64'",
+            "sequence batching control 'CORRID' data-type is 'BYTES', but model 'm' expects "
+            "'UINT64'",
         ),
     ],
 )

@@ -51,7 +51,8 @@ def test_trailers() -> None:
     }
     assert fields(trailers(Status.CANCELLED, "")) == {"grpc-status": "1"}
     assert fields(trailers_only(Status.INTERNAL, "x")) == {
-        ":status": "200", "content-type": "application/grpc", "grpc-status": "13", "grpc-message": "x",
+        ":status": "200", "content-type": "application/grpc", "grpc-status": "13",
+        "grpc-message": "x",
     }  # fmt: skip
     assert fields(unsupported_encoding("x"))["grpc-accept-encoding"] == "identity, deflate, gzip"
     assert fields(http_error(415, "x"))[":status"] == "415"

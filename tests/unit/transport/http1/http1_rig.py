@@ -68,7 +68,8 @@ class Rig:
 
 def request(path: str = "/x", body: bytes = b"", method: str = "POST", headers: str = "") -> bytes:
     return (
-        f"{method} {path} HTTP/1.1\r\nHost: h\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode()
+        f"{method} {path} HTTP/1.1\r\nHost: h\r\n{headers}"
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
         + body
     )
 

@@ -93,7 +93,10 @@ def test_number_of_chunks() -> None:
     assert decode(encode(chunks), max_chunks=10) == (b"a" * 10, b"", True)
     with pytest.raises(
         ChunkError,
-        match=r"Chunked request body exceeds maximum of 9 non-empty chunks\. Send fewer or larger HTTP chunks\.",
+        match=(
+            r"Chunked request body exceeds maximum of 9 non-empty chunks\. Send fewer or "
+            r"larger HTTP chunks\."
+        ),
     ):
         decode(encode(chunks), max_chunks=9)
 

@@ -266,7 +266,8 @@ REFUSED = {
     "TLS hello": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
     "HTTP/2 preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
     "ambiguous length": (
-        b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /admin HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET "
+        b"/admin HTTP/1.1\r\n\r\n",
         400,
     ),
     "long target": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414),
@@ -339,8 +340,8 @@ async def test_a_million_chunks_of_one_byte() -> None:
     written = await rig.written()
     assert written.startswith(b"HTTP/1.1 400 ")
     assert (
-        b"Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks."
-        in written
+        b"Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger "
+        b"HTTP chunks." in written
     )
 
 

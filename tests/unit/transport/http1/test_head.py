@@ -65,7 +65,8 @@ def test_keep_alive(version: str, connection: str | None, keep_alive: bool) -> N
 
 def test_an_offered_upgrade_is_ignored() -> None:
     head = parse(
-        "GET /v2 HTTP/1.1\nHost: h\nConnection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AAMAAABk\n\n"
+        "GET /v2 HTTP/1.1\nHost: h\nConnection: Upgrade, HTTP2-Settings\nUpgrade: "
+        "h2c\nHTTP2-Settings: AAMAAABk\n\n"
     )
     assert (head.path, head.keep_alive) == (b"/v2", True)
 
@@ -100,7 +101,9 @@ BAD = {
     "length and chunked": "POST / HTTP/1.1\nContent-Length: 5\nTransfer-Encoding: chunked\n\n",
     "chunked and length": "POST / HTTP/1.1\nTransfer-Encoding: chunked\nContent-Length: 5\n\n",
     "two codings": "POST / HTTP/1.1\nTransfer-Encoding: chunked\nTransfer-Encoding: chunked\n\n",
-    "coding and identity": "POST / HTTP/1.1\nTransfer-Encoding: chunked\nTransfer-Encoding: identity\n\n",
+    "coding and identity": (
+        "POST / HTTP/1.1\nTransfer-Encoding: chunked\nTransfer-Encoding: identity\n\n"
+    ),
     "negative length": "POST / HTTP/1.1\nContent-Length: -1\n\n",
     "signed length": "POST / HTTP/1.1\nContent-Length: +1\n\n",
     "hexadecimal length": "POST / HTTP/1.1\nContent-Length: 0x10\n\n",
@@ -115,7 +118,10 @@ BAD = {
     "host with a user": "GET / HTTP/1.1\nHost: u@h\n\n",
     "host with a space": "GET / HTTP/1.1\nHost: a b\n\n",
     "host with a port that is none": "GET / HTTP/1.1\nHost: a:b\n\n",
-    "two inference lengths": "POST / HTTP/1.1\nInference-Header-Content-Length: 1\nInference-Header-Content-Length: 2\n\n",
+    "two inference lengths": (
+        "POST / HTTP/1.1\nInference-Header-Content-Length: 1\n"
+        "Inference-Header-Content-Length: 2\n\n"
+    ),
 }
 
 

@@ -15,7 +15,8 @@ from tests.fakes import FakeClock
 EventT = TypeVar("EventT", bound=Event)
 
 REQUEST = encode_headers([
-    (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C"), (b":authority", b"x"), (b"content-type", b"application/grpc"),
+    (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C"), (b":authority", b"x"),
+    (b"content-type", b"application/grpc"),
 ])  # fmt: skip
 RESPONSE = encode_headers([(b":status", b"200")])
 TRAILERS = encode_headers([(b"grpc-status", b"0")])
