@@ -30,7 +30,8 @@ class InferResponse(msgspec.Struct, eq=False):
     error: NaiadError | None = None
     """When set, `outputs` is empty. A decoupled stream may go on after an error response."""
     times: BatchTimes | None = None
-    """Of the execution that made it, where there was one: an ensemble adds its steps' up."""
+    """Times of the execution that made the response, if there was one. An ensemble adds up those
+    of its steps."""
 
 
 Consumer: TypeAlias = Callable[[InferResponse | None, bool], None]

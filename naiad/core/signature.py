@@ -83,7 +83,7 @@ class RequestSignature(msgspec.Struct):
     """The size of each input in bytes."""
     batch_size: int = 1
     steps: dict[int, tuple[object, RequestSignature]] | None = None
-    """By step number: the ensemble step, and the signature of the requests that it makes."""
+    """The ensemble step and the signature of the requests that it makes, keyed by step number."""
 
     def step(self, number: int, step: object) -> RequestSignature:
         """A signature outlives the ensemble: another copy of the ensemble starts afresh."""

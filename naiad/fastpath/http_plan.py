@@ -71,7 +71,7 @@ class HttpPlan:
         self.signature = RequestSignature()
         self.is_retired = False
         self._binary_responses: dict[int, BinaryResponseLayout] = {}
-        """By the length of the id."""
+        """Keyed by the length of the request id."""
         self._json_response: JsonResponseLayout | None = None
 
     def decode(self, body: Buffer, header_length: int | None) -> InferRequest | None:

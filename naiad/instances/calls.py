@@ -66,7 +66,7 @@ class Calls:
         self._repeatable: set[int] = set()
         """Calls that could have gone directly to the other worker, and count towards a lease."""
         self._num_calls: dict[str, int] = {}
-        """By model: calls since the last lease that could have gone directly."""
+        """Calls since the last lease that could have gone directly, keyed by model."""
         self._lend_after: dict[str, int] = {}
         self._borrowed: dict[int, Lease] = {}
         self._leases: dict[int, Lease] = {}

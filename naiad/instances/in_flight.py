@@ -51,9 +51,9 @@ class InFlight:
         self._permit = permit
         self.next_handle = 1
         self.batches: dict[int, Batch] = {}
-        """By number."""
+        """Keyed by the number of the batch."""
         self.jobs: dict[int, OpenJob] = {}
-        """By handle."""
+        """Keyed by handle."""
         self.abandoned: set[int] = set()
         """Handles of jobs whose caller is gone. They end when the model ends them, and nothing
         waits for that."""

@@ -19,7 +19,7 @@ SEQUENCE_END = 2
 
 
 WorkTensor = Tensor
-"""The same struct on both sides; after receipt `data` is a bytearray or a writable memoryview."""
+"""Both sides use this struct; after receipt `data` is a bytearray or a writable memoryview."""
 
 
 class WorkRequest(msgspec.Struct, array_like=True):

@@ -67,7 +67,7 @@ class WorkerChannel:
         self._lent: dict[int, LentInstance] = {}
         """The leases of this worker's instance, by the descriptor of the socket."""
         self.borrowed_fds: dict[int, int] = {}
-        """By lease: the descriptor that came with a `Borrow` message, until that is handled."""
+        """Descriptors that came with `Borrow` messages not yet handled, keyed by lease."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._is_reading = False

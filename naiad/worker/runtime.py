@@ -47,7 +47,7 @@ class WorkerRuntime:
         self._cancelled: set[int] = set()
         self._paused: set[int] = set()
         self.lent: dict[int, LentInstance] = {}
-        """By lease: the direct requests of other workers (naiad.instances.lease)."""
+        """Direct requests of other workers, keyed by lease (naiad.instances.lease)."""
         self.calls = WorkerCalls(channel, self.lent)
         self._replies: dict[int, Reply] = {}
         self._numbers = itertools.count(1)

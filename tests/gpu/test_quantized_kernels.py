@@ -186,8 +186,8 @@ def test_widened_matrices_are_the_dequantized_ones(
 @pytest.mark.parametrize("is_static", [False, True])
 @pytest.mark.parametrize("width", [576, 4096, 14336])
 def test_rows_in_fp8(width: int, is_static: bool, device: Any, narrow: Any) -> None:
-    """By their own kernel, by the norm and by silu-mul: the same numbers within fp8's steps, and
-    scales that give them back."""
+    """The row kernel, the norm and silu-mul give equal numbers within fp8's steps, and scales that
+    restore them."""
 
     def check(rows: QuantizedRows, expected: Any) -> None:
         back = rows.values.double() * rows.scales.double()

@@ -42,7 +42,7 @@ def spec(server: Server, model: str) -> ModelSpec:
 
 
 def call(server: Server, model: str, **fields: Any) -> tuple[int, list[GenerationEvent] | str]:
-    """By way of /generate_stream: an internal call is an ordinary request."""
+    """Calls through /generate_stream, because an internal call is an ordinary request."""
     request = generation_request(spec(server, model), GenerationCall(**fields))
     body: dict[str, Any] = {tensor.name: _plain(tensor) for tensor in request.inputs}
     status, answer = server.post(f"/v2/models/{model}/generate_stream", body | request.parameters)

@@ -152,7 +152,7 @@ def test_openais_list_has_what_generates(server: Server) -> None:
 
 
 def test_a_chat_is_traced(server: Server) -> None:
-    """Of the model that generates."""
+    """The trace is that of the model that generates."""
     assert server.post("/v2/models/tensorrt_llm/trace/setting", {"trace_rate": "1"})[0] == 200
     fields = {
         "model": "ensemble",

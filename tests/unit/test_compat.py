@@ -126,8 +126,8 @@ def listed_fields(table: str, section: int) -> dict[str, list[str]]:
 
 
 def fields_of(root: Descriptor) -> dict[str, list[str]]:
-    """By message, for all that can be reached, without the entries of maps and messages without
-    fields."""
+    """Returns the fields of every message that can be reached, keyed by message. Entries of maps
+    and messages without fields are left out."""
     found: dict[str, list[str]] = {}
     waiting = [root]
     while waiting:

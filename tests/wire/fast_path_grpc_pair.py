@@ -100,7 +100,7 @@ class Pair:
             act(rig)
 
     async def check(self, *, num_fast: int | None = None) -> bytes:
-        """That all is equal; returns what was written since the last check."""
+        """Asserts that both connections are equal. Returns what they wrote since the last check."""
         for _ in range(3):
             await asyncio.sleep(0)
         written = [bytes(rig.transport.written) for rig in self.rigs]

@@ -723,8 +723,8 @@ class TestModels:
 
 
 ENDS = ("even id", "id that was used", "update of nothing", "update that overflows")
-"""Of the connection. Where the full path takes them in one read with a request, the end is told
-before the answer."""
+"""Frames that end the connection. If the full path reads one together with a request, it reports
+the end before the response."""
 CHOICES = [
     "same",
     "same",

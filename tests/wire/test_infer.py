@@ -550,7 +550,7 @@ async def test_a_large_request_to_a_model_without_memory_of_its_own(wire_name: s
 @pytest.mark.parametrize("model", ["identity", "faulty"])
 @pytest.mark.parametrize("wire_name", WITH_BINARY_DATA)
 async def test_a_models_memory_is_given_back_at_once(wire_name: str, model: str) -> None:
-    """By reference counts alone: shared memory must not wait for the garbage collector."""
+    """Reference counts alone free it: shared memory must not wait for the garbage collector."""
     memory: list[weakref.ref[np.ndarray[Any, Any]]] = []
 
     def input_buffer(model_name: str, num_bytes: int) -> memoryview:

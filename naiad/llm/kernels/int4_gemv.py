@@ -40,7 +40,7 @@ class PreparedRow:
     sum of squares."""
     num_inputs: int
     eps: float | None = None
-    """Of the norm whose last factor is still to be multiplied in; None: there is none."""
+    """Epsilon of the norm whose last factor is still to be multiplied in, or None."""
 
     @property
     def shape(self) -> torch.Size:

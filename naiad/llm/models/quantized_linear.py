@@ -46,7 +46,7 @@ class Int4Linear(Linear):
     input_factor: Tensor | None = None
     """Inputs, in that order, are multiplied by it first."""
     wide: Tensor | None = None
-    """The same matrix in 16 bits, for steps with many rows, where the device has room for it."""
+    """A copy of the matrix in 16 bits for steps with many rows, if the device has room for it."""
 
     @property
     def num_outputs(self) -> int:

@@ -29,7 +29,7 @@ from naiad.llm.openvino.sequence import OpenvinoSequence, build_sequences
 from naiad.llm.text.tokenizer import Tokenizer
 
 BLOCK_SIZE = 32
-"""Of OpenVINO's CPU plugin."""
+"""Tokens in a block of the KV cache of OpenVINO's CPU plugin."""
 DEFAULT_KV_BYTES = 1 << 30
 DEFAULT_BATCHED_TOKENS = 512
 EXACT = {

@@ -73,7 +73,7 @@ class QuantizedMatrix:
         return wide.to(dtype)
 
     def rearranged(self, rows: Tensor) -> QuantizedMatrix:
-        """The same outputs in another order."""
+        """Returns a matrix with these outputs in the order of `rows`."""
         zeros = None if self.zeros is None else self.zeros[rows]
         return replace(self, values=self.values[rows], scales=self.scales[rows], zeros=zeros)
 

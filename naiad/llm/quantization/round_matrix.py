@@ -50,7 +50,7 @@ def round_integers(
 def group_scales(
     groups: Tensor, kind: WeightKind, is_symmetric: bool, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor | None]:
-    """Of groups [..., size]: float32 scales and, unless symmetric, zero points."""
+    """Returns the scales of groups [..., size] and, unless symmetric, their zero points."""
     middle = MIDDLE[kind]
     if is_symmetric:
         return stored_scales(groups.abs().amax(-1).clamp_min(1e-10) / (middle - 1), dtype), None

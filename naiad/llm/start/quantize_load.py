@@ -32,7 +32,7 @@ from naiad.llm.quantization.matrix import QuantizedMatrix, WeightKind
 from naiad.llm.quantization.round_matrix import GROUPS, round_fp8, round_integers
 
 WIDE_SHARE = 8
-"""Of the device's memory, an eighth may go to 16-bit copies."""
+"""One part in this many of the device's memory may hold 16-bit copies of int4 matrices."""
 Rounding = Callable[[Tensor], QuantizedMatrix]
 
 

@@ -75,7 +75,7 @@ class Route(msgspec.Struct, frozen=True):
     first: list[RouteStep]
     """The steps that wait for no other."""
     awaited: list[int]
-    """By step: how many tensors of other steps it waits for."""
+    """Number of tensors of other steps that each step waits for."""
 
 
 class EnsemblePlan:

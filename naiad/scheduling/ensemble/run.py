@@ -77,10 +77,10 @@ class Scope:
         self.num_open = 0
         route = run.route
         self.tensors: dict[str, Tensor] = {} if parent is None else parent.tensors.copy()
-        """By their names in the ensemble. A tensor that a step has made still has the name of the
-        model's output."""
+        """Keyed by the name in the ensemble. A tensor that a step has made still has the name of
+        the model's output."""
         self.missing: list[int] = route.awaited.copy() if parent is None else parent.missing.copy()
-        """By step of the route: how many tensors it waits for."""
+        """Number of tensors that each step of the route still waits for."""
         self.num_missing_outputs: int = (
             route.num_made_outputs if parent is None else parent.num_missing_outputs
         )

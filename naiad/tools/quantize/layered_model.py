@@ -96,7 +96,7 @@ class LayeredModel:
 
     @torch.inference_mode()
     def log_probs(self, hidden: Tensor, head: Tensor | None = None) -> Tensor:
-        """Of one stretch: float32 [length, vocabulary]."""
+        """Returns the log probabilities of one stretch as float32 [length, vocabulary]."""
         norm = self._inner.norm.to_empty(device=self.device)
         norm.load_state_dict(
             {"weight": self.tensor("model.norm.weight").to(self.device, self.dtype)}

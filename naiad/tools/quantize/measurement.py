@@ -21,7 +21,7 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 LogProbs = Callable[[int], Tensor]
-"""Of a stretch of text: float32 [length, vocabulary]."""
+"""Returns the log probabilities of a stretch of text as float32 [length, vocabulary]."""
 
 
 def compare(before: LogProbs, after: LogProbs, tokens: Tensor) -> Quality:

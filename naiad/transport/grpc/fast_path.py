@@ -43,7 +43,7 @@ class Reader(Protocol):
 
 
 class StreamOwner(Protocol):
-    """Whoever a stream's bytes and its end concern: a Call, or a request on the fast path."""
+    """The receiver of a stream's bytes and end: a Call, or a request on the fast path."""
 
     seen_bytes: int
     seen_ns: int

@@ -244,7 +244,7 @@ SPACE = st.sampled_from(["", "", "", " ", "\n ", "\t"])
 
 @st.composite
 def documents(draw: st.DrawFn, datatypes: list[str], counts: list[int], tail: str) -> bytes:
-    """Of one signature but for spaces; most are right."""
+    """Documents of one signature, with varying spaces. Most are valid."""
     tensors = []
     for n, (datatype, count) in enumerate(zip(datatypes, counts, strict=True)):
         ordinary = st.sampled_from(ORDINARY.get(datatype, ["0", "1", "100"]))

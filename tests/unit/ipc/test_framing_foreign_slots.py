@@ -83,7 +83,7 @@ def second(directory: SlotDirectory) -> Pair:
 
 
 def slots_in_use(pair: Pair) -> int:
-    """Of the worker's own arena: a slot that is free would be taken again."""
+    """Counts the slots of the worker's own arena that are in use."""
     pair.to_worker(Ping(1))
     return sum(
         slot.leases > 0 or slot.local_views > 0 for slot in pair.worker.arena._slots.values()

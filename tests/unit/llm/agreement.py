@@ -146,7 +146,7 @@ def kept(logits: Logits) -> Logits:
 
 
 def engine_greedy(engine: Any, prompt: list[int], count: int = NUM_GREEDY) -> list[int]:
-    """Of any engine, through `submit` and `step`."""
+    """Returns the greedy tokens of any engine, through `submit` and `step`."""
     parameters = SamplingParameters(temperature=0.0, max_tokens=count, ignore_eos=True)
     engine.submit(
         GenerationRequest(
@@ -198,7 +198,7 @@ def native_logits(engine: Engine) -> Logits:
 
 
 def openvino_logits(folder: Path, num_threads: int = 0) -> Logits:
-    """Of the model in `folder`, rewritten for paged attention and compiled as
+    """Returns the logits of the model in `folder`, rewritten for paged attention and compiled as
     ContinuousBatchingPipeline does it."""
     import openvino
     from openvino._offline_transformations import paged_attention_transformation

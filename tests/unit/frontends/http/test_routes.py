@@ -35,7 +35,7 @@ class Table:
         return build
 
     def status(self, request: Head) -> int:
-        """Of the refusal; 0 when an entry was built."""
+        """Returns the status of the refusal, or 0 if an entry was built."""
         before = len(self.built)
         route = self.table(request)
         if len(self.built) > before:

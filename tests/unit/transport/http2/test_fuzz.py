@@ -1,4 +1,4 @@
-"""Whatever arrives, `receive` returns; memory stays bounded; and two of our own connections
+"""Any bytes may arrive: `receive` returns, memory stays bounded, and two of our own connections
 understand each other."""
 
 from __future__ import annotations
