@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from naiad.analyze.checkpoint import Job
+from naiad.analyze.checkpoint import CheckpointJob
 from naiad.analyze.comparison import NO_BETTER
 from naiad.analyze.measurement import Measurement, load_text
 from naiad.analyze.metric import METRICS
@@ -27,8 +27,8 @@ from naiad.tools.page.chart import (
     NUM_COLORS,
     Axis,
     Bar,
+    ChartSeries,
     Mark,
-    Series,
     bar_chart,
     heat_chart,
     legend,
@@ -37,7 +37,7 @@ from naiad.tools.page.chart import (
 from naiad.tools.page.page import Cell, Fact, card, grid, page, table
 from naiad.tools.page.page import heading as part_heading
 
-JobPart = tuple[Job, list[Measurement], list[Ranked], str]
+JobPart = tuple[CheckpointJob, list[Measurement], list[Ranked], str]
 _MAX_SERIES = NUM_COLORS - 1
 _GAIN_NOTE = (
     "The configurations and the default were measured in turns at the same loads. The gain compares"
@@ -106,7 +106,7 @@ def _facts(part: JobPart, *, several: bool) -> list[Fact]:
     return facts
 
 
-def _short_name(job: Job, entry: Ranked) -> str:
+def _short_name(job: CheckpointJob, entry: Ranked) -> str:
     return "default" if entry.best.is_default else entry.name.removeprefix(f"{job.models[0]}_")
 
 
@@ -215,7 +215,7 @@ def _all_table(ranked: Sequence[Ranked]) -> Table:
     )
 
 
-def _charts(job: Job, ranked: Sequence[Ranked], count: int) -> list[str]:
+def _charts(job: CheckpointJob, ranked: Sequence[Ranked], count: int) -> list[str]:
     chosen = _chosen(ranked, max(count, 3))
     rate_name = (
         "output_token_throughput"
@@ -257,7 +257,7 @@ def _tip(entry: Ranked, one: Measurement) -> str:
     return "\n".join([*lines, *([] if one.is_stable else ["not stable"])])
 
 
-def _limit(job: Job, metric: str) -> float | None:
+def _limit(job: CheckpointJob, metric: str) -> float | None:
     maxima = [
         limits[metric].maximum for limits in job.goal.constraints.values() if metric in limits
     ]
@@ -265,7 +265,7 @@ def _limit(job: Job, metric: str) -> float | None:
 
 
 def _throughput_latency(
-    job: Job, ranked: Sequence[Ranked], chosen: Sequence[Ranked], rate: str
+    job: CheckpointJob, ranked: Sequence[Ranked], chosen: Sequence[Ranked], rate: str
 ) -> str:
     """Shows every measurement, and each of the best configurations in a colour of its own."""
     names = {entry.name for entry in chosen}
@@ -280,7 +280,9 @@ def _throughput_latency(
         if entry.name not in names
         for one in entry.measurements
     ]
-    series = [Series("other configurations", rest, NUM_COLORS - 1, has_line=False)] if rest else []
+    series = (
+        [ChartSeries("other configurations", rest, NUM_COLORS - 1, has_line=False)] if rest else []
+    )
     for color, entry in enumerate(chosen):
         marks = [
             Mark(
@@ -292,7 +294,7 @@ def _throughput_latency(
             )
             for one in entry.measurements
         ]
-        series.append(Series(entry.name, marks, color, has_line=len(marks) > 1))
+        series.append(ChartSeries(entry.name, marks, color, has_line=len(marks) > 1))
     latencies = [mark.x for one in series for mark in one.marks if mark.x > 0]
     is_log = bool(latencies) and max(latencies) / min(latencies) > 50
     x_axis = Axis("p99 latency, ms", is_log=is_log, limit=_limit(job, "perf_latency_p99"))
@@ -314,7 +316,7 @@ def _unit(rate: str) -> str:
 
 def _by_concurrency(chosen: Sequence[Ranked], rate: str) -> str:
     series = [
-        Series(
+        ChartSeries(
             entry.name,
             [
                 Mark(one.concurrency, one.figure(rate) or 0, _tip(entry, one), not one.is_stable)
@@ -333,9 +335,9 @@ def _by_concurrency(chosen: Sequence[Ranked], rate: str) -> str:
     return card("Throughput by concurrency", body + legend(series))
 
 
-def _latency_by_concurrency(job: Job, chosen: Sequence[Ranked]) -> str:
+def _latency_by_concurrency(job: CheckpointJob, chosen: Sequence[Ranked]) -> str:
     series = [
-        Series(
+        ChartSeries(
             entry.name,
             [
                 Mark(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from naiad.analyze.space import Space, Trial
+from naiad.analyze.space import Space, SpaceTrial
 
-Search = Generator[Trial, float | None, None]
+Search = Generator[SpaceTrial, float | None, None]
 """Yields the next trial and receives its score, or None if the measurement failed."""
 
 _SAME = 0.05
@@ -20,7 +20,7 @@ def brute_search(space: Space, *, is_early_exit: bool) -> Search:
         for batch_size in space.batch_sizes:
             scores: list[float] = []
             for concurrency in space.concurrencies:
-                score = yield Trial(point, concurrency, batch_size)
+                score = yield SpaceTrial(point, concurrency, batch_size)
                 if score is None:
                     break
                 scores.append(score)

@@ -32,7 +32,7 @@ class Goal(msgspec.Struct, frozen=True):
     weights: dict[str, float] = {}
 
 
-class Job(msgspec.Struct, frozen=True):
+class CheckpointJob(msgspec.Struct, frozen=True):
     """One search: a model, or several that are measured together."""
 
     models: list[str]
@@ -49,16 +49,16 @@ class Job(msgspec.Struct, frozen=True):
     repository: str = ""
 
 
-class Entry(msgspec.Struct, tag_field="kind"):
+class CheckpointEntry(msgspec.Struct, tag_field="kind"):
     pass
 
 
-class JobEntry(Entry, tag="job"):
+class JobEntry(CheckpointEntry, tag="job"):
     format: str
-    job: Job
+    job: CheckpointJob
 
 
-class MeasurementEntry(Entry, tag="measurement"):
+class MeasurementEntry(CheckpointEntry, tag="measurement"):
     models: list[str]
     measurement: Measurement
 
@@ -66,12 +66,12 @@ class MeasurementEntry(Entry, tag="measurement"):
 class History(msgspec.Struct):
     """The content of a checkpoint directory."""
 
-    jobs: dict[str, Job]
+    jobs: dict[str, CheckpointJob]
     """Jobs by key; see job_key."""
     measurements: dict[str, dict[str, Measurement]]
     """Measurements by the key of the job and the key of the measurement."""
 
-    def begin(self, job: Job) -> dict[str, Measurement]:
+    def begin(self, job: CheckpointJob) -> dict[str, Measurement]:
         """Starts or resumes a job and returns the measurements that it already has.
 
         A job whose measurements all failed starts anew: the user has changed the input data or the
@@ -141,7 +141,7 @@ class Checkpoint:
         if data and not data.endswith(b"\n"):
             self._path.write_bytes(data[: data.rfind(b"\n") + 1])
 
-    def begin(self, job: Job) -> dict[str, Measurement]:
+    def begin(self, job: CheckpointJob) -> dict[str, Measurement]:
         """Starts a job and returns the measurements that it already has.
 
         Raises OptionError if those measurements were made with other configurations or settings.
@@ -158,7 +158,7 @@ class Checkpoint:
         self._write(JobEntry(FORMAT, job))
         return known
 
-    def add(self, job: Job, measurement: Measurement) -> None:
+    def add(self, job: CheckpointJob, measurement: Measurement) -> None:
         self.history.measurements[job_key(job.models)][measurement.key] = measurement
         self._write(MeasurementEntry(job.models, measurement))
 

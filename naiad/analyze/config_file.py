@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from naiad.analyze.goal import constraints_of, objectives_of
-from naiad.analyze.settings import ModelSpec, ProfileOptions
+from naiad.analyze.settings import AnalyzedModel, ProfileOptions
 from naiad.core.install_advice import install_command
 from naiad.settings.option import OptionError
 
@@ -42,7 +42,7 @@ _MODEL_KEYS = frozenset(_MODEL_SETTINGS.split())
 class FileSettings(msgspec.Struct):
     values: dict[str, Any]
     """Values of ProfileOptions by field."""
-    models: list[ModelSpec]
+    models: list[AnalyzedModel]
     notes: list[str]
 
 
@@ -128,17 +128,17 @@ def numbers_of(value: Any) -> list[int]:
     return [int(part) for part in value] if isinstance(value, list) else [int(value)]
 
 
-def model_specs(value: Any, where: str) -> list[ModelSpec]:
+def model_specs(value: Any, where: str) -> list[AnalyzedModel]:
     """Reads profile_models: names, {name: settings}, or a list of both."""
     if isinstance(value, str):
-        return [ModelSpec(name=name.strip()) for name in value.split(",")]
+        return [AnalyzedModel(name=name.strip()) for name in value.split(",")]
     entries: list[tuple[str, Any]] = []
     for entry in value if isinstance(value, list) else [value]:
         entries += list(entry.items()) if isinstance(entry, dict) else [(str(entry), None)]
     return [_spec(name, settings or {}, where) for name, settings in entries]
 
 
-def _spec(name: str, settings: dict[str, Any], where: str) -> ModelSpec:
+def _spec(name: str, settings: dict[str, Any], where: str) -> AnalyzedModel:
     unknown = settings.keys() - _MODEL_KEYS
     if unknown:
         raise OptionError(
@@ -149,7 +149,7 @@ def _spec(name: str, settings: dict[str, Any], where: str) -> ModelSpec:
     def numbers(key: str) -> list[int]:
         return numbers_of(parameters[key]) if key in parameters else []
 
-    return ModelSpec(
+    return AnalyzedModel(
         name=name,
         objectives=objectives_of(settings["objectives"]) if settings.get("objectives") else {},
         constraints=constraints_of(settings["constraints"]) if settings.get("constraints") else {},

@@ -1,6 +1,6 @@
 """Measures one trial: loads the configurations on the server and runs the load.
 
-In:  a Trial.
+In:  a SpaceTrial.
 Out: a Measurement. It has an error instead of figures if the server rejected the configuration or
      crashed.
 Rule: a bad configuration never ends the search. Only a server that cannot be started does.
@@ -18,8 +18,8 @@ import msgspec
 from naiad.analyze.measurement import MIB, Measurement, ModelOutcome, gpu_figures, load_figures
 from naiad.analyze.process_cost import cpu_seconds, memory_bytes
 from naiad.analyze.server import AnalyzedServer, ServerError
-from naiad.analyze.settings import ModelSpec, ProfileOptions
-from naiad.analyze.space import Space, Trial
+from naiad.analyze.settings import AnalyzedModel, ProfileOptions
+from naiad.analyze.space import Space, SpaceTrial
 from naiad.analyze.variant import (
     Values,
     changed_config,
@@ -47,7 +47,7 @@ _NO_CONTROL = "load / unload is not allowed"
 class Workload(msgspec.Struct):
     """Models that are searched and measured together."""
 
-    specs: list[ModelSpec]
+    specs: list[AnalyzedModel]
     configs: dict[str, ModelConfig]
     """Configurations of the models and of their composing models; a model precedes the models that
     it is composed of."""
@@ -83,7 +83,7 @@ class Bench:
         """The loaded values, as JSON; None if unknown."""
         self._names: dict[str, dict[str, int]] = {}
 
-    def key(self, trial: Trial) -> str:
+    def key(self, trial: SpaceTrial) -> str:
         parts: dict[str, Any] = {
             "values": self._workload.space.values(trial.point),
             "concurrency": trial.concurrency,
@@ -102,7 +102,7 @@ class Bench:
         known = self._names.setdefault(model, {})
         return f"{model}_config_{known.setdefault(json.dumps(values, sort_keys=True), len(known))}"
 
-    def describe(self, trial: Trial) -> str:
+    def describe(self, trial: SpaceTrial) -> str:
         values = self._workload.space.values(trial.point)
         changes = [
             f"{name.removeprefix('parameters.')} {value}"
@@ -111,7 +111,7 @@ class Bench:
         ]
         return f"{', '.join(changes) or 'default'}, concurrency {trial.concurrency}"
 
-    async def measure(self, trial: Trial) -> Measurement:
+    async def measure(self, trial: SpaceTrial) -> Measurement:
         """Loads and measures a trial. Raises ServerError if the server cannot be used at all."""
         started = time.monotonic()
         if not self._server.is_alive():
@@ -250,7 +250,7 @@ class Bench:
             await control.close()
         self._loaded = None
 
-    async def _run(self, trial: Trial, measurement: Measurement) -> Measurement:
+    async def _run(self, trial: SpaceTrial, measurement: Measurement) -> Measurement:
         pid = self._server.pid
         cpu_before, wall_before = (cpu_seconds(pid) if pid is not None else 0.0), time.monotonic()
         results = await asyncio.gather(
@@ -280,7 +280,7 @@ class Bench:
             error=error,
         )
 
-    async def _measure_model(self, spec: ModelSpec, trial: Trial) -> LevelResult:
+    async def _measure_model(self, spec: AnalyzedModel, trial: SpaceTrial) -> LevelResult:
         options = self._perf_options(spec, trial)
         target = await prepare(options)
         try:
@@ -289,7 +289,7 @@ class Bench:
             await target.close()
         return run.levels[0]
 
-    def _perf_options(self, spec: ModelSpec, trial: Trial) -> PerfOptions:
+    def _perf_options(self, spec: AnalyzedModel, trial: SpaceTrial) -> PerfOptions:
         options, endpoints = self._options, self._server.endpoints
         config = self._workload.configs[spec.name]
         is_streaming = config.model_transaction_policy.decoupled

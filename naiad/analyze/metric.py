@@ -15,36 +15,36 @@ import msgspec
 from naiad.settings.option import OptionError
 
 
-class MetricKind(msgspec.Struct, frozen=True):
+class ReportMetric(msgspec.Struct, frozen=True):
     title: str
     unit: str
     is_higher_better: bool
 
 
-METRICS: dict[str, MetricKind] = {
-    "perf_throughput": MetricKind("Throughput", "infer/sec", True),
-    "perf_latency_avg": MetricKind("Average Latency", "ms", False),
-    "perf_latency_p50": MetricKind("p50 Latency", "ms", False),
-    "perf_latency_p90": MetricKind("p90 Latency", "ms", False),
-    "perf_latency_p95": MetricKind("p95 Latency", "ms", False),
-    "perf_latency_p99": MetricKind("p99 Latency", "ms", False),
-    "perf_client_response_wait": MetricKind("Client Response Wait", "ms", False),
-    "perf_client_send_recv": MetricKind("Client Send/Recv", "ms", False),
-    "perf_server_queue": MetricKind("Server Queue Time", "ms", False),
-    "perf_server_compute_input": MetricKind("Server Compute Input Time", "ms", False),
-    "perf_server_compute_infer": MetricKind("Server Compute Infer Time", "ms", False),
-    "perf_server_compute_output": MetricKind("Server Compute Output Time", "ms", False),
-    "gpu_used_memory": MetricKind("Max GPU Memory Usage", "MB", False),
-    "gpu_free_memory": MetricKind("Max GPU Memory Available", "MB", True),
-    "gpu_utilization": MetricKind("Average GPU Utilization", "%", True),
-    "gpu_power_usage": MetricKind("Average GPU Power Usage", "W", False),
-    "cpu_used_ram": MetricKind("Max CPU Memory Usage", "MB", False),
-    "cpu_utilization": MetricKind("Average CPU Utilization", "%", False),
-    "output_token_throughput": MetricKind("Output Token Throughput", "tokens/sec", True),
-    "time_to_first_token_avg": MetricKind("Average Time To First Token", "ms", False),
-    "time_to_first_token_p99": MetricKind("p99 Time To First Token", "ms", False),
-    "inter_token_latency_avg": MetricKind("Average Inter Token Latency", "ms", False),
-    "inter_token_latency_p99": MetricKind("p99 Inter Token Latency", "ms", False),
+METRICS: dict[str, ReportMetric] = {
+    "perf_throughput": ReportMetric("Throughput", "infer/sec", True),
+    "perf_latency_avg": ReportMetric("Average Latency", "ms", False),
+    "perf_latency_p50": ReportMetric("p50 Latency", "ms", False),
+    "perf_latency_p90": ReportMetric("p90 Latency", "ms", False),
+    "perf_latency_p95": ReportMetric("p95 Latency", "ms", False),
+    "perf_latency_p99": ReportMetric("p99 Latency", "ms", False),
+    "perf_client_response_wait": ReportMetric("Client Response Wait", "ms", False),
+    "perf_client_send_recv": ReportMetric("Client Send/Recv", "ms", False),
+    "perf_server_queue": ReportMetric("Server Queue Time", "ms", False),
+    "perf_server_compute_input": ReportMetric("Server Compute Input Time", "ms", False),
+    "perf_server_compute_infer": ReportMetric("Server Compute Infer Time", "ms", False),
+    "perf_server_compute_output": ReportMetric("Server Compute Output Time", "ms", False),
+    "gpu_used_memory": ReportMetric("Max GPU Memory Usage", "MB", False),
+    "gpu_free_memory": ReportMetric("Max GPU Memory Available", "MB", True),
+    "gpu_utilization": ReportMetric("Average GPU Utilization", "%", True),
+    "gpu_power_usage": ReportMetric("Average GPU Power Usage", "W", False),
+    "cpu_used_ram": ReportMetric("Max CPU Memory Usage", "MB", False),
+    "cpu_utilization": ReportMetric("Average CPU Utilization", "%", False),
+    "output_token_throughput": ReportMetric("Output Token Throughput", "tokens/sec", True),
+    "time_to_first_token_avg": ReportMetric("Average Time To First Token", "ms", False),
+    "time_to_first_token_p99": ReportMetric("p99 Time To First Token", "ms", False),
+    "inter_token_latency_avg": ReportMetric("Average Inter Token Latency", "ms", False),
+    "inter_token_latency_p99": ReportMetric("p99 Inter Token Latency", "ms", False),
 }
 _ALIASES = {
     "perf_latency": "perf_latency_avg",

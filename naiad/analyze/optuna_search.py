@@ -13,7 +13,7 @@ from typing import Any
 from naiad.analyze.brute import Search
 from naiad.analyze.quick import refine
 from naiad.analyze.settings import ProfileOptions
-from naiad.analyze.space import Point, Space, Trial
+from naiad.analyze.space import Point, Space, SpaceTrial
 from naiad.core.install_advice import install_command
 from naiad.settings.option import OptionError
 
@@ -56,7 +56,7 @@ def optuna_search(space: Space, options: ProfileOptions) -> Search:
             for axis, dimension in enumerate(space.dimensions)
         )
         if point not in scores:
-            score = yield Trial(point, space.formula_concurrency(point), batch_size)
+            score = yield SpaceTrial(point, space.formula_concurrency(point), batch_size)
             count += 1
             best = max((known for known in scores.values() if known is not None), default=-math.inf)
             if score is not None and score > best:

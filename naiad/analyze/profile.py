@@ -18,7 +18,7 @@ import uvloop
 
 from naiad import __version__
 from naiad.analyze.brute import Search, brute_search
-from naiad.analyze.checkpoint import Checkpoint, CheckpointError, Goal, Job, fingerprint
+from naiad.analyze.checkpoint import Checkpoint, CheckpointError, CheckpointJob, Goal, fingerprint
 from naiad.analyze.config_file import read_config_file
 from naiad.analyze.job import Bench, Workload
 from naiad.analyze.metric import Limit, Objectives
@@ -29,7 +29,7 @@ from naiad.analyze.ranking import rank
 from naiad.analyze.report import write_report
 from naiad.analyze.repository import check_models, read_configs
 from naiad.analyze.server import AnalyzedServer, LocalServer, ServerError, make_server
-from naiad.analyze.settings import ModelSpec, ProfileOptions, ReportOptions
+from naiad.analyze.settings import AnalyzedModel, ProfileOptions, ReportOptions
 from naiad.analyze.space import Space, build_space
 from naiad.analyze.study import Study, UnusableModelError, sweep_concurrencies
 from naiad.analyze.variant import override_json
@@ -53,13 +53,13 @@ def run_profile(values: dict[str, Any]) -> int:
     return uvloop.run(_profile(options, specs))
 
 
-def complete_options(values: dict[str, Any]) -> tuple[ProfileOptions, list[ModelSpec]]:
+def complete_options(values: dict[str, Any]) -> tuple[ProfileOptions, list[AnalyzedModel]]:
     """Combines the command line with the config file, which the command line overrides.
 
     Each model gets its own goal or else the common goal.
     """
     file_values: dict[str, Any] = {}
-    specs = [ModelSpec(name=name) for name in values.get("profile_models", [])]
+    specs = [AnalyzedModel(name=name) for name in values.get("profile_models", [])]
     if "config_file" in values:
         file = read_config_file(Path(values["config_file"]))
         for note in file.notes:
@@ -82,7 +82,7 @@ def complete_options(values: dict[str, Any]) -> tuple[ProfileOptions, list[Model
     return options, [_with_goal(options, spec) for spec in specs]
 
 
-def _with_goal(options: ProfileOptions, spec: ModelSpec) -> ModelSpec:
+def _with_goal(options: ProfileOptions, spec: AnalyzedModel) -> AnalyzedModel:
     default: Objectives = (
         {"output_token_throughput": 1.0}
         if options.model_type == "llm"
@@ -98,7 +98,7 @@ def _with_goal(options: ProfileOptions, spec: ModelSpec) -> ModelSpec:
     )
 
 
-async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
+async def _profile(options: ProfileOptions, specs: list[AnalyzedModel]) -> int:
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -110,7 +110,7 @@ async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
         if options.run_config_profile_models_concurrently_enable
         else [[spec] for spec in specs]
     )
-    jobs: list[tuple[Job, Workload]] = []
+    jobs: list[tuple[CheckpointJob, Workload]] = []
     code = 0
     try:
         await server.start()
@@ -138,7 +138,7 @@ async def _profile(options: ProfileOptions, specs: list[ModelSpec]) -> int:
 
 
 def _finish(
-    options: ProfileOptions, checkpoint: Checkpoint, jobs: list[tuple[Job, Workload]]
+    options: ProfileOptions, checkpoint: Checkpoint, jobs: list[tuple[CheckpointJob, Workload]]
 ) -> int:
     """Writes the best configurations and the reports, even after an interruption."""
     history = checkpoint.history
@@ -163,8 +163,11 @@ def _finish(
 
 
 async def _search_group(
-    options: ProfileOptions, specs: list[ModelSpec], server: AnalyzedServer, checkpoint: Checkpoint
-) -> tuple[Job, Workload]:
+    options: ProfileOptions,
+    specs: list[AnalyzedModel],
+    server: AnalyzedServer,
+    checkpoint: Checkpoint,
+) -> tuple[CheckpointJob, Workload]:
     workload = await _workload(options, specs, server)
     job = _job(options, workload)
     known = checkpoint.begin(job)
@@ -198,7 +201,7 @@ async def _search_group(
 
 
 async def _workload(
-    options: ProfileOptions, specs: list[ModelSpec], server: AnalyzedServer
+    options: ProfileOptions, specs: list[AnalyzedModel], server: AnalyzedServer
 ) -> Workload:
     control = server.control()
     configs: dict[str, ModelConfig] = {}
@@ -210,7 +213,7 @@ async def _workload(
     return Workload(specs, configs, build_space(options, specs, configs))
 
 
-def _job(options: ProfileOptions, workload: Workload) -> Job:
+def _job(options: ProfileOptions, workload: Workload) -> CheckpointJob:
     goal = Goal(
         {spec.name: spec.objectives for spec in workload.specs},
         {spec.name: spec.constraints for spec in workload.specs},
@@ -222,7 +225,7 @@ def _job(options: ProfileOptions, workload: Workload) -> Job:
         options.client_protocol,
     ]
     measured_with += [spec.perf_analyzer_flags for spec in workload.specs]
-    return Job(
+    return CheckpointJob(
         workload.models,
         fingerprint(
             [*measured_with, *(override_json(config) for config in workload.configs.values())]

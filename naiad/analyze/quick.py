@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 
 from naiad.analyze.brute import Search
-from naiad.analyze.space import Point, Space, Trial
+from naiad.analyze.space import Point, Space, SpaceTrial
 
 _GAIN = 0.01
 """Scores that differ by less than this count as equal, since measurements are not more exact."""
@@ -42,15 +42,15 @@ def refine(
         yield from _sweep(space, point, batch_size, known[point])
     for other in space.batch_sizes:
         if other != batch_size:
-            yield Trial(best, space.formula_concurrency(best), other)
+            yield SpaceTrial(best, space.formula_concurrency(best), other)
 
 
 def _climb(
     space: Space, batch_size: int, scores: dict[Point, float | None]
-) -> Generator[Trial, float | None, Point]:
-    def measured(point: Point) -> Generator[Trial, float | None, float]:
+) -> Generator[SpaceTrial, float | None, Point]:
+    def measured(point: Point) -> Generator[SpaceTrial, float | None, float]:
         if point not in scores:
-            scores[point] = yield Trial(point, space.formula_concurrency(point), batch_size)
+            scores[point] = yield SpaceTrial(point, space.formula_concurrency(point), batch_size)
         score = scores[point]
         return float("-inf") if score is None else score
 
@@ -71,12 +71,12 @@ def _climb(
 
 def _walk(
     space: Space,
-    measured: Callable[[Point], Generator[Trial, float | None, float]],
+    measured: Callable[[Point], Generator[SpaceTrial, float | None, float]],
     best: Point,
     best_score: float,
     axis: int,
     direction: int,
-) -> Generator[Trial, float | None, tuple[Point, float, bool]]:
+) -> Generator[SpaceTrial, float | None, tuple[Point, float, bool]]:
     """Moves along one axis while the score improves.
 
     The steps double. After a long step that does not help, single steps try the points that it
@@ -118,7 +118,7 @@ def _sweep(space: Space, point: Point, batch_size: int, score: float) -> Search:
             concurrency = _next_concurrency(space, concurrency, step)
             if concurrency < 0:
                 break
-            trial_score = yield Trial(point, concurrency, batch_size)
+            trial_score = yield SpaceTrial(point, concurrency, batch_size)
             if trial_score is None or trial_score <= best + _GAIN:
                 break
             best = trial_score

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from naiad.analyze.analyze_page import analyze_page
-from naiad.analyze.checkpoint import History, Job, read_history
+from naiad.analyze.checkpoint import CheckpointJob, History, read_history
 from naiad.analyze.comparison import NO_BETTER
 from naiad.analyze.measurement import Measurement, load_text
 from naiad.analyze.ranking import Ranked, failures, rank
@@ -33,7 +33,7 @@ FORMATS = ("html", "csv", "json")
 
 
 class JobReport(msgspec.Struct):
-    job: Job
+    job: CheckpointJob
     measurements: list[Measurement]
     ranked: list[Ranked]
 
@@ -69,7 +69,7 @@ def write_report(history: History, options: ReportOptions, *, has_details: bool)
     return 0
 
 
-def _job_report(job: Job, measurements: list[Measurement]) -> JobReport:
+def _job_report(job: CheckpointJob, measurements: list[Measurement]) -> JobReport:
     return JobReport(job, measurements, rank(measurements, job.goal))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from naiad.analyze.variant import config_text
 from naiad.pb.model_config_pb2 import ModelConfig
-from naiad.perf.channels.control import Control
+from naiad.perf.channels.control import ServerControl
 from naiad.repository.config.config_override import parse_override_dict
 from naiad.repository.config.pbtxt import parse_text
 from naiad.repository.config.problem import InvalidConfigError
@@ -22,7 +22,7 @@ KEPT_FILE = "config.pbtxt.before-analyze"
 
 
 async def read_configs(
-    control: Control, model: str, bls_composing: list[str]
+    control: ServerControl, model: str, bls_composing: list[str]
 ) -> dict[str, ModelConfig]:
     """Returns the configurations as completed by the server: the model's first, then those of its
     composing models at all levels. Raises ControlError or OptionError."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from naiad.analyze.checkpoint import Goal, Job
+from naiad.analyze.checkpoint import CheckpointJob, Goal
 from naiad.analyze.measurement import Measurement
 from naiad.analyze.metric import METRICS
 from naiad.analyze.ranking import Ranked
@@ -132,7 +132,7 @@ def gain_table(ranked: Sequence[Ranked]) -> Table:
     return Table([*_gain_headings(), "Gain (%)", "Verdict"], rows, 1, best)
 
 
-def gains_csv(jobs: Sequence[tuple[Job, Sequence[Ranked]]]) -> str:
+def gains_csv(jobs: Sequence[tuple[CheckpointJob, Sequence[Ranked]]]) -> str:
     """Returns gains.csv, with one line per compared configuration and load."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -202,7 +202,7 @@ def detail_table(entry: Ranked) -> Table:
     return Table(headings, rows, 0, best)
 
 
-def measurements_csv(jobs: Sequence[tuple[Job, Sequence[Measurement]]]) -> str:
+def measurements_csv(jobs: Sequence[tuple[CheckpointJob, Sequence[Measurement]]]) -> str:
     """Returns metrics-model-inference.csv, with one line per measurement."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

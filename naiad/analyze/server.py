@@ -1,6 +1,6 @@
 """The server on which configurations are measured: a local server that we start, or a remote one.
 
-In:  options. Out: addresses, a Control, and whether the server is alive.
+In:  options. Out: addresses, a ServerControl, and whether the server is alive.
 Rule: a server that we start never outlives us.
 """
 
@@ -20,7 +20,7 @@ import msgspec
 
 from naiad.analyze.settings import ProfileOptions
 from naiad.perf.channels.address import parse_address
-from naiad.perf.channels.control import Control, ControlError
+from naiad.perf.channels.control import ControlError, ServerControl
 from naiad.perf.channels.control_http import HttpControl
 from naiad.tools.free_port import free_ports
 
@@ -60,7 +60,7 @@ class AnalyzedServer(Protocol):
         May wait, because the process can end a moment after its connections close.
         """
 
-    def control(self) -> Control: ...
+    def control(self) -> ServerControl: ...
 
     async def stop(self) -> None: ...
 
@@ -104,7 +104,7 @@ class RemoteServer:
             await self.start()
         return self._is_gone
 
-    def control(self) -> Control:
+    def control(self) -> ServerControl:
         return HttpControl(parse_address(self.endpoints.http, 8000))
 
     async def stop(self) -> None:
@@ -201,7 +201,7 @@ class LocalServer:
             await control.close()
         return not self.is_alive()
 
-    def control(self) -> Control:
+    def control(self) -> ServerControl:
         return HttpControl(parse_address(self.endpoints.http, 8000))
 
     async def stop(self) -> None:

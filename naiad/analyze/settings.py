@@ -1,7 +1,7 @@
 """Declares the options of `naiad analyze`.
 
 The flags are model-analyzer's; its YAML file has the same names with underscores. Settings of one
-model (objectives, constraints, sweeps) are a ModelSpec.
+model (objectives, constraints, sweeps) are a AnalyzedModel.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def parse_constraints(text: str) -> Constraints:
     return constraints_of(limits)
 
 
-class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+class AnalyzedModel(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of profile_models."""
 
     name: str

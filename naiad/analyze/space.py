@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from naiad.analyze.measurement import Stage
-from naiad.analyze.settings import ModelSpec, ProfileOptions
+from naiad.analyze.settings import AnalyzedModel, ProfileOptions
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.settings.option import OptionError
 
@@ -32,7 +32,7 @@ class Dimension(msgspec.Struct, frozen=True):
 Point = tuple[int, ...]
 
 
-class Trial(msgspec.Struct, frozen=True):
+class SpaceTrial(msgspec.Struct, frozen=True):
     """One measurement to make. An empty point is the default configuration."""
 
     point: Point
@@ -96,7 +96,7 @@ class Space(msgspec.Struct, frozen=True):
 
 
 def build_space(
-    options: ProfileOptions, specs: Sequence[ModelSpec], configs: dict[str, ModelConfig]
+    options: ProfileOptions, specs: Sequence[AnalyzedModel], configs: dict[str, ModelConfig]
 ) -> Space:
     """Builds the search space. Raises OptionError.
 
@@ -105,7 +105,7 @@ def build_space(
     by_name = {spec.name: spec for spec in specs}
     dimensions: list[Dimension] = []
     for name, config in configs.items():
-        dimensions += _dimensions(options, by_name.get(name, ModelSpec(name=name)), config)
+        dimensions += _dimensions(options, by_name.get(name, AnalyzedModel(name=name)), config)
     concurrencies = sorted(
         {value for spec in specs for value in spec.concurrency} or set(options.concurrency)
     )
@@ -131,7 +131,9 @@ def powers(low: int, high: int) -> list[int]:
     return sorted({low, *inner, high})
 
 
-def _dimensions(options: ProfileOptions, spec: ModelSpec, config: ModelConfig) -> list[Dimension]:
+def _dimensions(
+    options: ProfileOptions, spec: AnalyzedModel, config: ModelConfig
+) -> list[Dimension]:
     if spec.model_config_parameters:
         return _explicit_dimensions(spec)
     if config.HasField("ensemble_scheduling"):
@@ -165,7 +167,7 @@ def _dimensions(options: ProfileOptions, spec: ModelSpec, config: ModelConfig) -
     return dimensions
 
 
-def _explicit_dimensions(spec: ModelSpec) -> list[Dimension]:
+def _explicit_dimensions(spec: AnalyzedModel) -> list[Dimension]:
     """Reads model_config_parameters: a list of values is a dimension, a single value is fixed."""
     dimensions: list[Dimension] = []
     for key, value in spec.model_config_parameters.items():

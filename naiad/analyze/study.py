@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from naiad.analyze.brute import Search
-from naiad.analyze.checkpoint import Checkpoint, Job, job_key
+from naiad.analyze.checkpoint import Checkpoint, CheckpointJob, job_key
 from naiad.analyze.measurement import Load, Measurement, load_text
 from naiad.analyze.progress import SearchProgress
 from naiad.analyze.ranking import Ranked, rank
 from naiad.analyze.scoring import exceeds_latency, trial_score
 from naiad.analyze.settings import ProfileOptions
-from naiad.analyze.space import Point, Space, Trial, powers
+from naiad.analyze.space import Point, Space, SpaceTrial, powers
 
 MAX_SWEEP_CONCURRENCY = 512
 _COMMON_CONCURRENCY = 16
@@ -42,11 +42,11 @@ class UnusableModelError(Exception):
 
 
 class TrialBench(Protocol):
-    def key(self, trial: Trial) -> str: ...
+    def key(self, trial: SpaceTrial) -> str: ...
 
-    def describe(self, trial: Trial) -> str: ...
+    def describe(self, trial: SpaceTrial) -> str: ...
 
-    async def measure(self, trial: Trial) -> Measurement: ...
+    async def measure(self, trial: SpaceTrial) -> Measurement: ...
 
 
 class Study:
@@ -55,7 +55,7 @@ class Study:
         options: ProfileOptions,
         space: Space,
         bench: TrialBench,
-        job: Job,
+        job: CheckpointJob,
         checkpoint: Checkpoint,
         progress: SearchProgress,
         *,
@@ -98,7 +98,7 @@ class Study:
         )
         best: Measurement | None = None
         for concurrency in dict.fromkeys(concurrencies):
-            measurement = await self._measure(Trial((), concurrency, space.batch_sizes[0]))
+            measurement = await self._measure(SpaceTrial((), concurrency, space.batch_sizes[0]))
             if measurement.error:
                 continue
             rate = measurement.figure("perf_throughput") or 0
@@ -122,7 +122,9 @@ class Study:
         )
         for entry in [*candidates, *default]:
             for concurrency in concurrencies:
-                trial = Trial(self._points[entry.name], concurrency, entry.best.batch_size, "sweep")
+                trial = SpaceTrial(
+                    self._points[entry.name], concurrency, entry.best.batch_size, "sweep"
+                )
                 measurement = await self._measure(trial)
                 if measurement.error or exceeds_latency(measurement, self._job.goal):
                     break
@@ -142,7 +144,7 @@ class Study:
         failed: set[tuple[Point, Load]] = set()
         for number in range(1, num_rounds + 1):
             trials = [
-                Trial(point, load[0], load[1], "comparison", number)
+                SpaceTrial(point, load[0], load[1], "comparison", number)
                 for point in points
                 for load in loads
                 if not failed & {(point, load), (points[0], load)}
@@ -171,17 +173,17 @@ class Study:
         default = [entry for entry in ranked if entry.best.is_default]
         return candidates[: self._options.num_configs_per_model], default
 
-    def _known(self, trial: Trial) -> Measurement | None:
+    def _known(self, trial: SpaceTrial) -> Measurement | None:
         known = self._checkpoint.history.measurements[job_key(self._job.models)]
         return known.get(self._bench.key(trial))
 
-    async def _measure(self, trial: Trial) -> Measurement:
+    async def _measure(self, trial: SpaceTrial) -> Measurement:
         measurement = self._known(trial) or await self._measure_anew(trial)
         self._points.setdefault(measurement.name, trial.point)
         self._measurements.append(measurement)
         return measurement
 
-    async def _measure_anew(self, trial: Trial) -> Measurement:
+    async def _measure_anew(self, trial: SpaceTrial) -> Measurement:
         self._progress.begin(self._bench.describe(trial))
         measurement = await self._bench.measure(trial)
         self._checkpoint.add(self._job, measurement)

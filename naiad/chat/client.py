@@ -26,7 +26,7 @@ class ChatError(Exception):
     """The server is not there, or it refused the request."""
 
 
-class Message(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
     role: str
     content: str
 
@@ -70,7 +70,9 @@ class ChatClient:
             raise ChatError(f"choose a model with --model; {self.url} has: {listed}")
         return name or names[0]
 
-    def chat(self, model: str, messages: Sequence[Message], sampling: Sampling) -> Iterator[str]:
+    def chat(
+        self, model: str, messages: Sequence[ChatMessage], sampling: Sampling
+    ) -> Iterator[str]:
         body = {"messages": msgspec.to_builtins(list(messages)), **sampling.fields()}
         for choice in self._stream("/v1/chat/completions", model, body):
             yield choice.get("delta", {}).get("content") or ""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from naiad.chat.client import ChatError, Message
+from naiad.chat.client import ChatError, ChatMessage
 
 HELP = "Type a message. /reset starts over, /exit or Ctrl-D leaves, Ctrl-C stops a response."
 
-Ask = Callable[[Sequence[Message]], Iterator[str]]
+Ask = Callable[[Sequence[ChatMessage]], Iterator[str]]
 Write = Callable[[str], None]
 
 
@@ -20,7 +20,7 @@ class Conversation:
     def __init__(self, ask: Ask, write: Write, system: str = "") -> None:
         self._ask = ask
         self._write = write
-        self._start = [Message("system", system)] if system else []
+        self._start = [ChatMessage("system", system)] if system else []
         self.messages = list(self._start)
 
     def run(self, lines: Iterator[str]) -> bool:
@@ -40,7 +40,7 @@ class Conversation:
         return is_ok
 
     def _respond(self, text: str) -> bool:
-        messages = [*self.messages, Message("user", text)]
+        messages = [*self.messages, ChatMessage("user", text)]
         pieces: list[str] = []
         try:
             for piece in self._ask(messages):
@@ -53,5 +53,5 @@ class Conversation:
             self._write(f"\n[{error}]\n")
             return False
         self._write("\n")
-        self.messages = [*messages, Message("assistant", "".join(pieces))]
+        self.messages = [*messages, ChatMessage("assistant", "".join(pieces))]
         return True

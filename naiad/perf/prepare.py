@@ -1,6 +1,6 @@
 """Prepares a run: asks the server about the model, reads the data and builds every request once.
 
-In:  options. Out: a Target.
+In:  options. Out: a LoadTarget.
 Rule: all errors in options, data or model are raised here, before the first request of the load.
 """
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from naiad.perf.channels.address import Address, TlsFiles, parse_address, tls_context
+from naiad.perf.channels.address import Address, ClientTlsFiles, parse_address, tls_context
 from naiad.perf.channels.call import ConnectError
-from naiad.perf.channels.control import Control, ControlError, read_model_facts
+from naiad.perf.channels.control import ControlError, ServerControl, read_model_facts
 from naiad.perf.channels.control_grpc import GrpcControl
 from naiad.perf.channels.control_http import HttpControl
 from naiad.perf.channels.grpc_head import request_block
@@ -22,7 +22,7 @@ from naiad.perf.channels.grpc_infer import GrpcInferEncoder
 from naiad.perf.channels.hint import model_hint, port_hint
 from naiad.perf.channels.http_infer import GenerateEncoder, HttpInferEncoder
 from naiad.perf.channels.infer_request import (
-    InferRequest,
+    ClientRequest,
     InputTensor,
     batched_requests,
     request_of,
@@ -33,7 +33,7 @@ from naiad.perf.data.model_facts import ModelFacts
 from naiad.perf.data.output_check import make_check
 from naiad.perf.data.prompt_choice import PromptChoice, choose_prompts
 from naiad.perf.data.shared_memory import SharedRegions
-from naiad.perf.load.driver import LoadOptions
+from naiad.perf.load.driver import DriverOptions
 from naiad.perf.load.periodic_loop import PeriodicSteps
 from naiad.perf.load.traffic import SequenceTraffic, Traffic
 from naiad.perf.measure.token_metrics import TokenCounting
@@ -47,16 +47,16 @@ Digest = Callable[[Any], Any]
 Check = Callable[[int, Any], str | None]
 
 
-class Target(msgspec.Struct):
+class LoadTarget(msgspec.Struct):
     traffic: Traffic
-    load: LoadOptions
+    load: DriverOptions
     plan: WindowPlan
     facts: ModelFacts
-    control: Control | None = None
+    control: ServerControl | None = None
     digest: Digest | None = None
     check: Check | None = None
     inputs: list[Any] = []
-    """Content of each prepared request, for exports: an InferRequest or an OpenAI payload."""
+    """Content of each prepared request, for exports: an ClientRequest or an OpenAI payload."""
     offsets_s: list[float] = []
     """Send times of a replay, relative to its start."""
     regions: SharedRegions | None = None
@@ -79,16 +79,16 @@ def server_address(options: PerfOptions) -> Address:
     )
 
 
-def tls_files(options: PerfOptions, address: Address) -> TlsFiles | None:
+def tls_files(options: PerfOptions, address: Address) -> ClientTlsFiles | None:
     if not address.is_tls:
         return None
     if options.is_grpc:
-        return TlsFiles(
+        return ClientTlsFiles(
             options.ssl_grpc_root_certifications_file,
             options.ssl_grpc_certificate_chain_file,
             options.ssl_grpc_private_key_file,
         )
-    return TlsFiles(
+    return ClientTlsFiles(
         options.ssl_https_ca_certificates_file,
         options.ssl_https_client_certificate_file,
         options.ssl_https_private_key_file,
@@ -97,7 +97,7 @@ def tls_files(options: PerfOptions, address: Address) -> TlsFiles | None:
     )
 
 
-def make_control(options: PerfOptions) -> Control:
+def make_control(options: PerfOptions) -> ServerControl:
     address = server_address(options)
     files = tls_files(options, address)
     if options.is_grpc:
@@ -109,9 +109,9 @@ def make_control(options: PerfOptions) -> Control:
     )
 
 
-def load_options(options: PerfOptions, *, has_details: bool) -> LoadOptions:
+def load_options(options: PerfOptions, *, has_details: bool) -> DriverOptions:
     periodic = options.periodic_concurrency_range
-    return LoadOptions(
+    return DriverOptions(
         options.num_of_sequences,
         options.serial_sequences,
         has_details or bool(options.profile_export_file),
@@ -124,10 +124,10 @@ def load_options(options: PerfOptions, *, has_details: bool) -> LoadOptions:
     )
 
 
-async def prepare_triton(options: PerfOptions) -> Target:
+async def prepare_triton(options: PerfOptions) -> LoadTarget:
     """Prepares a run against a Triton server. Raises OptionError, ControlError, ConnectError."""
     control = make_control(options)
-    target: Target | None = None
+    target: LoadTarget | None = None
     try:
         facts = await _read_facts(options, control)
         target = _triton_target(options, control, facts)
@@ -141,7 +141,7 @@ async def prepare_triton(options: PerfOptions) -> Target:
     return target
 
 
-async def _read_facts(options: PerfOptions, control: Control) -> ModelFacts:
+async def _read_facts(options: PerfOptions, control: ServerControl) -> ModelFacts:
     """Raises ControlError or ConnectError, with what is probably wrong."""
     try:
         return await read_model_facts(
@@ -171,7 +171,7 @@ def _trace_settings(options: PerfOptions) -> dict[str, list[str]]:
     }
 
 
-def _triton_target(options: PerfOptions, control: Control, facts: ModelFacts) -> Target:
+def _triton_target(options: PerfOptions, control: ServerControl, facts: ModelFacts) -> LoadTarget:
     _check_fit(options, facts)
     prompts = choose_prompts(options) if options.is_llm and not options.input_data else None
     dataset = _dataset(options, facts, prompts)
@@ -189,7 +189,7 @@ def _triton_target(options: PerfOptions, control: Control, facts: ModelFacts) ->
         requests = regions.place(
             requests, facts, options.batch_size, options.output_shared_memory_size
         )
-    return Target(
+    return LoadTarget(
         _traffic(options, facts, dataset, requests, should_keep_body=has_export or bool(expected)),
         load_options(options, has_details=options.is_llm),
         WindowPlan(
@@ -266,7 +266,7 @@ def _traffic(
     options: PerfOptions,
     facts: ModelFacts,
     dataset: Dataset,
-    requests: list[InferRequest],
+    requests: list[ClientRequest],
     *,
     should_keep_body: bool,
 ) -> Traffic:

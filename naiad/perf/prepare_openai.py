@@ -18,12 +18,12 @@ from naiad.perf.load.traffic import Traffic
 from naiad.perf.measure.token_metrics import TokenCounting
 from naiad.perf.measure.window import WindowPlan
 from naiad.perf.options import PerfOptions
-from naiad.perf.prepare import Target, load_options, server_address, tls_files
+from naiad.perf.prepare import LoadTarget, load_options, server_address, tls_files
 from naiad.perf.report.digests import make_digest_for
 from naiad.settings.option import OptionError
 
 
-async def prepare_openai(options: PerfOptions) -> Target:
+async def prepare_openai(options: PerfOptions) -> LoadTarget:
     """Prepares a run against an OpenAI-style server. Raises OptionError."""
     address = server_address(options)
     path = f"{address.path}/{options.endpoint.lstrip('/')}"
@@ -43,7 +43,7 @@ async def prepare_openai(options: PerfOptions) -> Target:
     has_export = bool(options.profile_export_file)
     counting = prompts.counting if prompts is not None else TokenCounting()
     protocol = "sse" if options.streaming else "http"
-    return Target(
+    return LoadTarget(
         Traffic(
             protocol,
             address,

@@ -22,7 +22,7 @@ from naiad.perf.channels.address import parse_address
 from naiad.perf.channels.call import ConnectError
 from naiad.perf.channels.control import ControlError
 from naiad.perf.load import schedule
-from naiad.perf.load.driver import Driver, LocalDriver
+from naiad.perf.load.driver import LoadDriver, LocalDriver
 from naiad.perf.load.level import Level, Mode
 from naiad.perf.load.worker_driver import WorkerDriver
 from naiad.perf.measure import search
@@ -31,7 +31,7 @@ from naiad.perf.measure.measure import LevelResult, Measurer, Pace, Watcher
 from naiad.perf.measure.ranges import Range
 from naiad.perf.measure.server_statistics import StatisticsReader
 from naiad.perf.options import PerfOptions
-from naiad.perf.prepare import Target, prepare_triton
+from naiad.perf.prepare import LoadTarget, prepare_triton
 from naiad.perf.prepare_openai import prepare_openai
 from naiad.perf.report import text_report
 from naiad.perf.report.csv_report import csv_text
@@ -45,7 +45,7 @@ UNUSABLE = 99
 
 class RunResult(msgspec.Struct):
     options: PerfOptions
-    target: Target
+    target: LoadTarget
     levels: list[LevelResult]
 
     @property
@@ -55,7 +55,7 @@ class RunResult(msgspec.Struct):
         return 0 if all(result.verdict.is_stable for result in self.levels) else NOT_STABLE
 
 
-async def prepare(options: PerfOptions) -> Target:
+async def prepare(options: PerfOptions) -> LoadTarget:
     """Prepares a run for the kind of server. Raises OptionError, ControlError, ConnectError."""
     return await (
         prepare_openai(options) if options.service_kind == "openai" else prepare_triton(options)
@@ -63,7 +63,7 @@ async def prepare(options: PerfOptions) -> Target:
 
 
 async def measure_all(
-    options: PerfOptions, target: Target, watcher: Watcher, on_result: Any = None
+    options: PerfOptions, target: LoadTarget, watcher: Watcher, on_result: Any = None
 ) -> RunResult:
     """Measures every level of the options. An interrupt cancels only the level in progress."""
     driver = _driver(options, target)
@@ -100,7 +100,7 @@ def pace(options: PerfOptions) -> Pace:
     )
 
 
-def _driver(options: PerfOptions, target: Target) -> Driver:
+def _driver(options: PerfOptions, target: LoadTarget) -> LoadDriver:
     if options.processes > 1:
         return WorkerDriver(target.traffic, target.load, options, options.processes)
     return LocalDriver(target.traffic, target.load, digest=target.digest, check=target.check)
@@ -113,7 +113,9 @@ def _poller(options: PerfOptions) -> MetricsPoller | None:
     return MetricsPoller(address, address.path or "/metrics", options.metrics_interval / 1000)
 
 
-def _levels(options: PerfOptions, target: Target, measurer: Measurer) -> AsyncIterator[LevelResult]:
+def _levels(
+    options: PerfOptions, target: LoadTarget, measurer: Measurer
+) -> AsyncIterator[LevelResult]:
     is_within = search.within_threshold(options.latency_threshold, options.percentile)
     if options.request_intervals:
         times = schedule.read_intervals(Path(options.request_intervals))

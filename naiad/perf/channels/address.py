@@ -30,7 +30,7 @@ class Address(msgspec.Struct, frozen=True):
         return f"{'https' if self.is_tls else 'http'}://{self.authority}{self.path}"
 
 
-class TlsFiles(msgspec.Struct, frozen=True):
+class ClientTlsFiles(msgspec.Struct, frozen=True):
     ca_file: str = ""
     certificate_file: str = ""
     key_file: str = ""
@@ -53,7 +53,7 @@ def parse_address(text: str, default_port: int) -> Address:
     return Address(parts.hostname, port, is_tls, parts.path.rstrip("/"))
 
 
-def tls_context(files: TlsFiles, alpn: list[str]) -> ssl.SSLContext:
+def tls_context(files: ClientTlsFiles, alpn: list[str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=files.ca_file or None)
         if files.certificate_file:

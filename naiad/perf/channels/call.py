@@ -52,7 +52,7 @@ class Listener(Protocol):
         """
 
 
-class Channel(Protocol):
+class ClientChannel(Protocol):
     """A connection, or a stream of one, that reconnects after it was lost."""
 
     @property

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from naiad.perf.channels.call import Channel
+from naiad.perf.channels.call import ClientChannel
 
 MAX_CHANNELS = 1024
 
 
 class ChannelPool:
     def __init__(
-        self, make_channel: Callable[[], Channel], max_channels: int = MAX_CHANNELS
+        self, make_channel: Callable[[], ClientChannel], max_channels: int = MAX_CHANNELS
     ) -> None:
         self._make_channel = make_channel
         self._max_channels = max_channels
-        self._idle: list[Channel] = []
-        self._all: list[Channel] = []
+        self._idle: list[ClientChannel] = []
+        self._all: list[ClientChannel] = []
 
     async def warm(self, count: int) -> None:
         """Opens this many channels, so that connecting is not measured. Raises ConnectError."""
@@ -32,7 +32,7 @@ class ChannelPool:
         self._all += added
         self._idle += added
 
-    def acquire(self) -> Channel | None:
+    def acquire(self) -> ClientChannel | None:
         if self._idle:
             return self._idle.pop()
         if len(self._all) >= self._max_channels:
@@ -41,7 +41,7 @@ class ChannelPool:
         self._all.append(channel)
         return channel
 
-    def release(self, channel: Channel) -> None:
+    def release(self, channel: ClientChannel) -> None:
         self._idle.append(channel)
 
     def close(self) -> None:

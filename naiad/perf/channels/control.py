@@ -16,7 +16,7 @@ class ControlError(Exception):
     """The server cannot be reached or returned an error. The message is shown to the user."""
 
 
-class Control(Protocol):
+class ServerControl(Protocol):
     async def server_metadata(self) -> dict[str, Any]: ...
 
     async def model_metadata(self, model: str, version: str) -> dict[str, Any]: ...
@@ -53,7 +53,7 @@ class ComposingModels(msgspec.Struct, frozen=True):
 
 
 async def read_model_facts(
-    control: Control, model: str, version: str, bls_composing: list[tuple[str, str]]
+    control: ServerControl, model: str, version: str, bls_composing: list[tuple[str, str]]
 ) -> ModelFacts:
     server = await control.server_metadata()
     metadata = await control.model_metadata(model, version)
@@ -68,7 +68,7 @@ async def read_model_facts(
     )
 
 
-async def _composing(control: Control, models: list[tuple[str, str]]) -> ComposingModels:
+async def _composing(control: ServerControl, models: list[tuple[str, str]]) -> ComposingModels:
     """Returns each composing model once, in the order of the steps, including the steps of nested
     ensembles."""
     names: dict[tuple[str, str], None] = {}

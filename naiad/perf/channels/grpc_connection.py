@@ -1,7 +1,7 @@
 """One HTTP/2 connection to a gRPC server: the asyncio protocol around Http2Connection as a client.
 
 In:  `start(block)` for a new call, `write(stream, message)` for its messages.
-Out: calls to the stream's StreamOwner.
+Out: calls to the stream's StreamReader.
 Rule: data sent while received bytes are being handled is written once, after them. All other data
       is written immediately.
 """
@@ -41,7 +41,7 @@ _LIMITS = Http2Limits(
 )
 
 
-class StreamOwner(Protocol):
+class StreamReader(Protocol):
     def on_data(self, stream: Stream, data: bytes | memoryview, now_ns: int) -> None: ...
 
     def on_closed(self, stream: Stream, error: str | None, now_ns: int) -> None:
@@ -90,7 +90,7 @@ class GrpcConnection(asyncio.Protocol):
 
     # Calls.
 
-    def start(self, block: bytes, owner: StreamOwner) -> Stream:
+    def start(self, block: bytes, owner: StreamReader) -> Stream:
         """Opens a stream. The caller must flush, usually by writing the first message."""
         stream = self._http2.open_stream(block)
         stream.context = owner
@@ -186,7 +186,7 @@ class GrpcConnection(asyncio.Protocol):
         self._http2.sender.reset(stream, ErrorCode.CANCEL)
 
     def _end(self, stream: Stream, error: str | None, now_ns: int) -> None:
-        owner: StreamOwner | None = stream.context
+        owner: StreamReader | None = stream.context
         if owner is not None:
             stream.context = None
             self.num_streams -= 1

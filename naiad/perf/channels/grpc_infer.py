@@ -1,4 +1,4 @@
-"""Encodes an InferRequest as a ModelInferRequest message.
+"""Encodes an ClientRequest as a ModelInferRequest message.
 
 A message is encoded once and sent many times. It begins with the model's name and version. The id
 and the sequence parameters, which differ between requests, are inserted after them, at offset
@@ -11,7 +11,7 @@ from typing import Any
 
 from naiad.pb.grpc_service_pb2 import InferParameter, ModelInferRequest
 from naiad.perf.channels.grpc_message import frame
-from naiad.perf.channels.infer_request import InferRequest, MemorySpan
+from naiad.perf.channels.infer_request import ClientRequest, MemorySpan
 
 
 class GrpcInferEncoder:
@@ -32,10 +32,10 @@ class GrpcInferEncoder:
             ).SerializeToString()
         )
 
-    def encode(self, request: InferRequest) -> bytes:
+    def encode(self, request: ClientRequest) -> bytes:
         return self.finish(self.message(request))
 
-    def message(self, request: InferRequest) -> bytes:
+    def message(self, request: ClientRequest) -> bytes:
         message = ModelInferRequest(model_name=self._model, model_version=self._version)
         for tensor in request.inputs:
             entry = message.inputs.add(

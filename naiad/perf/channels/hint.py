@@ -11,7 +11,7 @@ import contextlib
 import difflib
 
 from naiad.perf.channels.address import Address
-from naiad.perf.channels.control import Control, ControlError
+from naiad.perf.channels.control import ControlError, ServerControl
 
 PROBE_LIMIT_S = 2.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -37,7 +37,7 @@ async def port_hint(address: Address, *, is_grpc: bool) -> str:
     return ""
 
 
-async def model_hint(control: Control, model: str) -> str:
+async def model_hint(control: ServerControl, model: str) -> str:
     """Which models there are, and which of them was probably meant."""
     try:
         names = sorted(set(await control.model_names()))

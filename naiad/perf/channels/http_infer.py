@@ -1,4 +1,4 @@
-"""Encodes an InferRequest as the bytes of POST /v2/models/M/infer or generate_stream.
+"""Encodes an ClientRequest as the bytes of POST /v2/models/M/infer or generate_stream.
 
 Rule: a request is encoded once and sent many times. Only the id and the flags of a sequence change;
       white space pads them to a fixed width in the JSON, so that the lengths in the headers stay
@@ -17,7 +17,7 @@ from naiad.core.datatype import DATATYPES
 from naiad.perf.channels.address import Address
 from naiad.perf.channels.control_http import model_path
 from naiad.perf.channels.http_request import request_bytes, request_head
-from naiad.perf.channels.infer_request import InferRequest, InputTensor, MemorySpan
+from naiad.perf.channels.infer_request import ClientRequest, InputTensor, MemorySpan
 from naiad.settings.option import OptionError
 
 _MARK = "\x00sequence\x00"
@@ -42,11 +42,11 @@ class HttpInferEncoder:
         self._is_json_input = is_json_input
         self._is_json_output = is_json_output
 
-    def encode(self, request: InferRequest) -> bytes:
+    def encode(self, request: ClientRequest) -> bytes:
         text, binary = self._document(request, request.parameters)
         return b"".join((self._head(len(text), binary), text, *binary))
 
-    def encode_sequence(self, request: InferRequest) -> tuple[bytes, bytes]:
+    def encode_sequence(self, request: ClientRequest) -> tuple[bytes, bytes]:
         """Returns the bytes before and after the id and flags, for `sequence_bytes`."""
         text, binary = self._document(request, {**request.parameters, "sequence_id": _MARK})
         before, _, after = text.rpartition(json.dumps(_MARK).encode())
@@ -54,7 +54,7 @@ class HttpInferEncoder:
         return head + before, b"".join((after, *binary))
 
     def _document(
-        self, request: InferRequest, parameters: dict[str, Any]
+        self, request: ClientRequest, parameters: dict[str, Any]
     ) -> tuple[bytes, list[bytes]]:
         binary: list[bytes] = []
         document: dict[str, Any] = {
@@ -109,7 +109,7 @@ class GenerateEncoder:
         self._path = f"{address.path}{model_path(model, version)}/generate_stream"
         self._headers = headers
 
-    def encode(self, request: InferRequest) -> bytes:
+    def encode(self, request: ClientRequest) -> bytes:
         document: dict[str, Any] = {}
         for tensor in request.inputs:
             values = json_values(tensor.datatype, tensor.raw)

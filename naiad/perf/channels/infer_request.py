@@ -1,6 +1,6 @@
 """The tensors and parameters of one request, independent of the protocol.
 
-In:  a Dataset and a batch size. Out: InferRequest, which http_infer and grpc_infer encode.
+In:  a Dataset and a batch size. Out: ClientRequest, which http_infer and grpc_infer encode.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OutputTensor(msgspec.Struct, frozen=True):
     span: MemorySpan | None = None
 
 
-class InferRequest(msgspec.Struct, frozen=True):
+class ClientRequest(msgspec.Struct, frozen=True):
     inputs: tuple[InputTensor, ...]
     outputs: tuple[OutputTensor, ...]
     parameters: dict[str, Any] = {}
@@ -44,7 +44,7 @@ class InferRequest(msgspec.Struct, frozen=True):
 
 def batched_requests(
     dataset: Dataset, facts: ModelFacts, batch_size: int, parameters: dict[str, Any]
-) -> list[InferRequest]:
+) -> list[ClientRequest]:
     """Builds requests from steps: with batch size b, request n has steps n*b to n*b+b-1, modulo the
     number of steps."""
     steps = dataset.steps
@@ -59,11 +59,11 @@ def batched_requests(
 
 def request_of(
     steps: Sequence[Step], facts: ModelFacts, parameters: dict[str, Any]
-) -> InferRequest:
+) -> ClientRequest:
     inputs = tuple(
         _batched(tensor, steps, facts) for tensor in facts.inputs if tensor.name in steps[0]
     )
-    return InferRequest(
+    return ClientRequest(
         inputs, tuple(OutputTensor(output.name) for output in facts.outputs), parameters
     )
 

@@ -14,7 +14,7 @@ from naiad.settings.option import OptionError
 _HANDLE_BYTES = 64
 
 
-class CudaMemory:
+class ClientCudaMemory:
     def __init__(self, byte_size: int, device: int = 0) -> None:
         """Raises OptionError if there is no usable GPU."""
         self.device = device

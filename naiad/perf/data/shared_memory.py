@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import msgspec
 
 from naiad.core.datatype import DATATYPES
-from naiad.perf.channels.control import Control, ControlError
-from naiad.perf.channels.infer_request import InferRequest, InputTensor, MemorySpan, OutputTensor
-from naiad.perf.data.cuda_memory import CudaMemory
+from naiad.perf.channels.control import ControlError, ServerControl
+from naiad.perf.channels.infer_request import ClientRequest, InputTensor, MemorySpan, OutputTensor
+from naiad.perf.data.cuda_memory import ClientCudaMemory
 from naiad.perf.data.model_facts import ModelFacts
 from naiad.settings.option import OptionError
 
@@ -38,7 +38,7 @@ class _Region(Protocol):
     def close(self) -> None: ...
 
 
-class SystemRegion:
+class ClientSystemRegion:
     def __init__(self, name: str, byte_size: int) -> None:
         self.name = name
         self._byte_size = byte_size
@@ -64,11 +64,11 @@ class SystemRegion:
             self._memory.unlink()
 
 
-class CudaRegion:
+class ClientCudaRegion:
     def __init__(self, name: str, byte_size: int) -> None:
         self.name = name
         self._byte_size = byte_size
-        self._memory = CudaMemory(byte_size)
+        self._memory = ClientCudaMemory(byte_size)
 
     def write(self, offset: int, data: bytes) -> None:
         self._memory.write(offset, data)
@@ -92,19 +92,21 @@ class SharedRegions:
 
     def _add(self, name: str, byte_size: int) -> _Region:
         region: _Region = (
-            SystemRegion(name, byte_size) if self._kind == "system" else CudaRegion(name, byte_size)
+            ClientSystemRegion(name, byte_size)
+            if self._kind == "system"
+            else ClientCudaRegion(name, byte_size)
         )
         self._regions.append(region)
         return region
 
     def place(
-        self, requests: list[InferRequest], facts: ModelFacts, batch_size: int, output_bytes: int
-    ) -> list[InferRequest]:
+        self, requests: list[ClientRequest], facts: ModelFacts, batch_size: int, output_bytes: int
+    ) -> list[ClientRequest]:
         inputs = [tensor for request in requests for tensor in request.inputs]
         region = self._add("inputs", max(1, sum(_aligned(len(tensor.raw)) for tensor in inputs)))
         outputs = self._outputs(facts, batch_size, output_bytes)
         offset = 0
-        placed: list[InferRequest] = []
+        placed: list[ClientRequest] = []
         for request in requests:
             tensors: list[InputTensor] = []
             for tensor in request.inputs:
@@ -134,7 +136,7 @@ class SharedRegions:
             offset += _aligned(size)
         return tuple(outputs)
 
-    async def register(self, control: Control) -> None:
+    async def register(self, control: ServerControl) -> None:
         """Registers the regions. Raises ControlError."""
         for kind in ("system", "cuda"):
             # Regions of a run that was killed may still be registered. perf_analyzer also
@@ -143,7 +145,7 @@ class SharedRegions:
         for region in self._regions:
             await control.register_memory(self._kind, region.name, region.document())
 
-    async def close(self, control: Control) -> None:
+    async def close(self, control: ServerControl) -> None:
         with contextlib.suppress(ControlError):
             await control.unregister_memory(self._kind)
         for region in self._regions:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from naiad.perf.channels.call import Call, Channel, Listener
+from naiad.perf.channels.call import Call, ClientChannel, Listener
 from naiad.perf.load.level import Level
 from naiad.perf.load.load import RETRY_S, STOP_LIMIT_S, Load, Share
 from naiad.perf.load.request_source import Source
@@ -20,14 +20,14 @@ class ClosedLoop(Load):
     def __init__(
         self,
         recorder: Recorder,
-        make_channel: Callable[[Listener], Channel],
+        make_channel: Callable[[Listener], ClientChannel],
         make_source: Callable[[], Source],
         **options: Any,
     ) -> None:
         super().__init__(recorder, **options)
         self._make_channel = make_channel
         self._make_source = make_source
-        self._channels: list[Channel] = []
+        self._channels: list[ClientChannel] = []
         self._sources: list[Source] = []
         self._is_busy: list[bool] = []
         self._concurrency = 0

@@ -32,7 +32,7 @@ class DriverStatus(msgspec.Struct, frozen=True):
     last_error: str = ""
 
 
-class Driver(Protocol):
+class LoadDriver(Protocol):
     broken: asyncio.Event
 
     async def set_level(self, level: Level, num_requests: int = -1) -> None:
@@ -45,7 +45,7 @@ class Driver(Protocol):
     async def stop(self) -> None: ...
 
 
-class LoadOptions(msgspec.Struct, frozen=True):
+class DriverOptions(msgspec.Struct, frozen=True):
     num_sequences: int = 4
     is_serial: bool = False
     has_details: bool = False
@@ -57,7 +57,7 @@ class LocalDriver:
     def __init__(
         self,
         traffic: Traffic,
-        options: LoadOptions,
+        options: DriverOptions,
         *,
         digest: Callable[[Any], Any] | None = None,
         check: Callable[[int, Any], str | None] | None = None,
@@ -103,7 +103,7 @@ class LocalDriver:
 
 def _build_load(
     traffic: Traffic,
-    options: LoadOptions,
+    options: DriverOptions,
     recorder: Recorder,
     maker: ChannelMaker,
     share: Share,

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from naiad.perf.channels.call import Call, Channel, Listener
+from naiad.perf.channels.call import Call, ClientChannel, Listener
 from naiad.perf.channels.channel_pool import MAX_CHANNELS, ChannelPool
 from naiad.perf.load.level import Level
 from naiad.perf.load.load import STOP_LIMIT_S, Load, Share
-from naiad.perf.load.precise_timer import Timer, make_timer
+from naiad.perf.load.precise_timer import WakeTimer, make_timer
 from naiad.perf.load.request_source import Source
 from naiad.perf.measure.recorder import Recorder
 
@@ -34,7 +34,7 @@ class OpenLoop(Load):
     def __init__(
         self,
         recorder: Recorder,
-        make_channel: Callable[[Listener], Channel],
+        make_channel: Callable[[Listener], ClientChannel],
         source: Source,
         *,
         max_channels: int = MAX_CHANNELS,
@@ -46,9 +46,9 @@ class OpenLoop(Load):
         self._schedule: Iterator[int] = iter(())
         self._next_ns = self._alarm_ns = _NEVER
         self._lead_ns = 0.0
-        self._timer: Timer | None = None
+        self._timer: WakeTimer | None = None
         self._queue: deque[tuple[bytes, Call]] = deque()
-        self._busy: dict[Call, Channel] = {}
+        self._busy: dict[Call, ClientChannel] = {}
 
     async def open(self) -> None:
         """Raises ConnectError."""
@@ -71,7 +71,7 @@ class OpenLoop(Load):
             max(0, (self._next_ns if self._next_ns != _NEVER else 0) - self._clock_ns()) / 1e9
         )
 
-    def _set_timer(self, timer: Timer) -> None:
+    def _set_timer(self, timer: WakeTimer) -> None:
         """Sets the timer early by the recent wake-up delay; `_fire` spins for the rest of the
         wait."""
         self._alarm_ns = self._next_ns - round(self._lead_ns)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from naiad.perf.channels.call import Call, Channel, Listener
+from naiad.perf.channels.call import Call, ClientChannel, Listener
 from naiad.perf.load.level import Level
 from naiad.perf.load.load import STOP_LIMIT_S, Load, Share
 from naiad.perf.load.request_source import Source
@@ -30,7 +30,7 @@ class PeriodicLoop(Load):
     def __init__(
         self,
         recorder: Recorder,
-        make_channel: Callable[[Listener], Channel],
+        make_channel: Callable[[Listener], ClientChannel],
         source: Source,
         steps: PeriodicSteps,
         **options: Any,
@@ -39,7 +39,7 @@ class PeriodicLoop(Load):
         self._make_channel = make_channel
         self._source = source
         self._steps = steps
-        self._channels: list[Channel] = []
+        self._channels: list[ClientChannel] = []
         self._newest_slot = -1
         """First slot of the newest group; only its requests make the burst grow."""
 

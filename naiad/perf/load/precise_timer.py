@@ -21,14 +21,14 @@ _TFD_NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
 _TFD_TIMER_ABSTIME = 1
 
 
-class Timer(Protocol):
+class WakeTimer(Protocol):
     def set(self, at_ns: int) -> None:
         """Sets the time of the next call, instead of any time set before."""
 
     def close(self) -> None: ...
 
 
-def make_timer(callback: Callable[[], None]) -> Timer:
+def make_timer(callback: Callable[[], None]) -> WakeTimer:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             return FdTimer(callback)

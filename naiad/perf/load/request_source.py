@@ -69,7 +69,7 @@ class SequenceIds:
         self._used.discard(sequence)
 
 
-class SequencePlan:
+class SequenceSpan:
     """The streams of steps, the lengths and the ids that all sequences of a run share."""
 
     def __init__(
@@ -115,7 +115,7 @@ class SequencePlan:
 class SequenceSource:
     """Returns the requests of one sequence after the other."""
 
-    def __init__(self, plan: SequencePlan) -> None:
+    def __init__(self, plan: SequenceSpan) -> None:
         self._plan = plan
         self._stream = self._length = self._position = 0
         self._id = -1

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from naiad.perf.channels.call import Call, Channel, Listener
+from naiad.perf.channels.call import Call, ClientChannel, Listener
 from naiad.perf.load.load import STOP_LIMIT_S
 from naiad.perf.load.open_loop import OpenLoop
 from naiad.perf.load.request_source import Outgoing, Source
@@ -38,7 +38,7 @@ class SequenceLoop(OpenLoop):
     def __init__(
         self,
         recorder: Recorder,
-        make_channel: Callable[[Listener], Channel],
+        make_channel: Callable[[Listener], ClientChannel],
         sources: list[Source],
         *,
         is_serial: bool,

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from naiad.perf.channels.address import Address, TlsFiles, tls_context
-from naiad.perf.channels.call import Channel, Listener
+from naiad.perf.channels.address import Address, ClientTlsFiles, tls_context
+from naiad.perf.channels.call import ClientChannel, Listener
 from naiad.perf.channels.grpc_channel import GrpcChannel
 from naiad.perf.channels.grpc_connection import SharedConnection
 from naiad.perf.channels.grpc_infer import sequence_message
@@ -25,8 +25,8 @@ from naiad.perf.channels.http_infer import sequence_bytes
 from naiad.perf.load.request_source import (
     PlainSource,
     SequenceIds,
-    SequencePlan,
     SequenceSource,
+    SequenceSpan,
     Source,
 )
 
@@ -49,7 +49,7 @@ class Traffic(msgspec.Struct, frozen=True):
     protocol: str
     """One of http, sse (HTTP with server-sent events), grpc, and stream (gRPC ModelStreamInfer)."""
     address: Address
-    tls: TlsFiles | None = None
+    tls: ClientTlsFiles | None = None
     block: bytes = b""
     """Header block of each gRPC call."""
     encoding: str = ""
@@ -81,7 +81,7 @@ class ChannelMaker:
         self._connections: list[SharedConnection] = []
         self._num_channels = 0
 
-    def make(self, listener: Listener) -> Channel:
+    def make(self, listener: Listener) -> ClientChannel:
         traffic = self._traffic
         if not traffic.is_grpc:
             return HttpChannel(
@@ -139,7 +139,7 @@ def source_maker(traffic: Traffic, share: int = 0, num_shares: int = 1) -> Calla
         first_id, end_id = first_id + share * width, first_id + (share + 1) * width
     else:
         first_id += share << 40
-    plan = SequencePlan(
+    plan = SequenceSpan(
         sequence.stream_lengths,
         encode,
         SequenceIds(first_id, end_id),

@@ -18,7 +18,7 @@ import numpy as np
 import uvloop
 
 from naiad.perf.channels.call import ConnectError
-from naiad.perf.load.driver import DriverStatus, LoadOptions, LocalDriver
+from naiad.perf.load.driver import DriverOptions, DriverStatus, LocalDriver
 from naiad.perf.load.level import Level
 from naiad.perf.load.load import Share
 from naiad.perf.load.traffic import Traffic
@@ -32,7 +32,7 @@ _STOP_LIMIT_S = 40.0
 
 class WorkerDriver:
     def __init__(
-        self, traffic: Traffic, load: LoadOptions, options: PerfOptions, num_processes: int
+        self, traffic: Traffic, load: DriverOptions, options: PerfOptions, num_processes: int
     ) -> None:
         self.broken = asyncio.Event()
         self._num_processes = num_processes
@@ -131,7 +131,7 @@ class WorkerDriver:
 def _serve(
     pipe: multiprocessing.connection.Connection,
     traffic: Traffic,
-    load: LoadOptions,
+    load: DriverOptions,
     options: PerfOptions,
     number: int,
     count: int,
@@ -146,7 +146,7 @@ def _serve(
 async def _serve_commands(
     pipe: multiprocessing.connection.Connection,
     traffic: Traffic,
-    load: LoadOptions,
+    load: DriverOptions,
     options: PerfOptions,
     number: int,
     count: int,

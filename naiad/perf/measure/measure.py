@@ -1,6 +1,6 @@
 """Measures one level of load, window by window, until three windows agree.
 
-In:  a Driver and a Level.
+In:  a LoadDriver and a Level.
 Out: a LevelResult: the summary of the last windows, and whether they are stable.
 Rule: if the server dies, rejects all requests or hangs, the level ends with an error. Earlier
       windows are kept.
@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from naiad.perf.channels.call import ConnectError
-from naiad.perf.load.driver import Driver
+from naiad.perf.load.driver import LoadDriver
 from naiad.perf.load.level import Level, Mode
 from naiad.perf.measure.gpu_readings import MetricsPoller
 from naiad.perf.measure.recorder import Records
@@ -85,7 +85,7 @@ class Watcher(Protocol):
 class Measurer:
     def __init__(
         self,
-        driver: Driver,
+        driver: LoadDriver,
         plan: WindowPlan,
         pace: Pace,
         watcher: Watcher,

@@ -1,6 +1,6 @@
 """Reads the server's statistics before and after a window.
 
-In:  a Control.
+In:  a ServerControl.
 Out: a ModelDelta for the model, with those of its composing models. Times are in us, averaged over
      the requests of the window.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from naiad.perf.channels.control import Control, ControlError
+from naiad.perf.channels.control import ControlError, ServerControl
 from naiad.perf.data.model_facts import ModelFacts
 
 _PHASES = (
@@ -99,7 +99,7 @@ Snapshot = dict[tuple[str, str], Counters]
 
 
 class StatisticsReader:
-    def __init__(self, control: Control, facts: ModelFacts) -> None:
+    def __init__(self, control: ServerControl, facts: ModelFacts) -> None:
         self._control = control
         self._facts = facts
         self._models = [(facts.name, facts.version), *facts.composing]

@@ -9,7 +9,7 @@ from naiad.perf.measure.window import Summary
 from naiad.perf.report.compare import at_level, level_keys, ratio
 from naiad.perf.report.saved_run import SavedLevel, SavedRun
 from naiad.perf.report.text_report import TOKEN_ROWS
-from naiad.tools.page.chart import Axis, Mark, Series, legend, xy_chart
+from naiad.tools.page.chart import Axis, ChartSeries, Mark, legend, xy_chart
 from naiad.tools.page.page import Cell, Fact, card, grid, page, table
 
 _LEVEL_NAMES = {
@@ -170,7 +170,7 @@ def _chart(
     x_axis: Axis,
     y_axis: Axis,
 ) -> str:
-    series: list[Series] = []
+    series: list[ChartSeries] = []
     for color, run in enumerate(runs):
         marks = [
             Mark(
@@ -184,7 +184,7 @@ def _chart(
             if (value := y_figure(summary)) is not None
         ]
         if marks:
-            series.append(Series(run.label, marks, color))
+            series.append(ChartSeries(run.label, marks, color))
     body = xy_chart(series, x_axis, y_axis, f"{title}: {', '.join(one.name for one in series)}")
     return card(title, body + (legend(series) if len(series) > 1 else ""), note)
 
@@ -210,7 +210,7 @@ def _percentiles(runs: Sequence[SavedRun], x_axis: Axis) -> str:
         {percentile for _, summary in run.measured for percentile in summary.percentiles_us}
     )
     series = [
-        Series(
+        ChartSeries(
             f"p{percentile}",
             [
                 Mark(
@@ -250,7 +250,7 @@ def _split(runs: Sequence[SavedRun], x_axis: Axis) -> str:
             for level, summary in run.measured
             if summary.server is not None
         ]
-        series.append(Series(name, marks, color))
+        series.append(ChartSeries(name, marks, color))
     title = "Server time per request" + (f", {run.label}" if len(runs) > 1 else "")
     return card(
         title,

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from naiad.perf.channels.http_infer import json_values
-from naiad.perf.channels.infer_request import InferRequest
+from naiad.perf.channels.infer_request import ClientRequest
 from naiad.perf.data.output_check import grpc_outputs, http_outputs
 from naiad.perf.load.level import Mode
 from naiad.perf.measure.measure import LevelResult
 from naiad.perf.measure.recorder import Detail
 from naiad.perf.measure.token_metrics import TokenChunk
-from naiad.perf.prepare import Target
+from naiad.perf.prepare import LoadTarget
 
 _MODES = {
     Mode.CONCURRENCY: "concurrency",
@@ -32,7 +32,7 @@ _MODES = {
 def write_profile(
     path: Path,
     results: Sequence[LevelResult],
-    target: Target,
+    target: LoadTarget,
     service_kind: str,
     endpoint: str,
     version: str,
@@ -53,7 +53,7 @@ def write_profile(
 
 
 def _write_experiment(
-    out: Any, result: LevelResult, target: Target, inputs: dict[int, str], offset_ns: int
+    out: Any, result: LevelResult, target: LoadTarget, inputs: dict[int, str], offset_ns: int
 ) -> None:
     mode = _MODES.get(result.level.mode, "custom")
     value: float = result.level.value
@@ -88,12 +88,12 @@ def _sequence(detail: Detail) -> str:
 
 
 def _inputs(content: Any) -> dict[str, Any]:
-    if isinstance(content, InferRequest):
+    if isinstance(content, ClientRequest):
         return {tensor.name: _plain(tensor.datatype, tensor.raw) for tensor in content.inputs}
     return {"payload": json.dumps(content, ensure_ascii=False)}
 
 
-def _outputs(response: Any, target: Target) -> dict[str, Any]:
+def _outputs(response: Any, target: LoadTarget) -> dict[str, Any]:
     if isinstance(response, TokenChunk):
         response = response.raw
     if target.traffic.protocol == "sse":

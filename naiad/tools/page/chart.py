@@ -32,7 +32,7 @@ class Mark(msgspec.Struct, frozen=True):
     """Label drawn next to the mark."""
 
 
-class Series(msgspec.Struct, frozen=True):
+class ChartSeries(msgspec.Struct, frozen=True):
     name: str
     marks: Sequence[Mark]
     color: int = 0
@@ -71,7 +71,7 @@ class _Scale:
         return self._low_px + share * (self._high_px - self._low_px)
 
 
-def xy_chart(series: Sequence[Series], x_axis: Axis, y_axis: Axis, label: str) -> str:
+def xy_chart(series: Sequence[ChartSeries], x_axis: Axis, y_axis: Axis, label: str) -> str:
     """Draws series over two axes. `label` describes the chart to screen readers."""
     marks = [mark for one in series for mark in one.marks]
     x = _Scale(x_axis, [mark.x for mark in marks], _LEFT, WIDTH - _RIGHT)
@@ -142,7 +142,7 @@ def _limits(x: _Scale, y: _Scale, x_axis: Axis, y_axis: Axis) -> list[str]:
     return parts
 
 
-def _series(one: Series, x: _Scale, y: _Scale) -> list[str]:
+def _series(one: ChartSeries, x: _Scale, y: _Scale) -> list[str]:
     color = f"c{one.color % NUM_COLORS}"
     parts: list[str] = []
     if one.has_line and len(one.marks) > 1:
@@ -252,7 +252,7 @@ def _cell(
     ]
 
 
-def legend(series: Sequence[Series]) -> str:
+def legend(series: Sequence[ChartSeries]) -> str:
     items = "".join(
         f'<li><span class="key c{one.color % NUM_COLORS}"></span>{html.escape(one.name)}</li>'
         for one in series

@@ -8,13 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from naiad.analyze.checkpoint import FILE, Checkpoint, CheckpointError, Goal, Job, read_history
+from naiad.analyze.checkpoint import (
+    FILE,
+    Checkpoint,
+    CheckpointError,
+    CheckpointJob,
+    Goal,
+    read_history,
+)
 from naiad.analyze.measurement import Measurement
 from naiad.settings.option import OptionError
 
 
-def job(fingerprint: str = "f") -> Job:
-    return Job(["m"], fingerprint, "quick", Goal(), "naiad analyze", "a machine", "now", "1", 10)
+def job(fingerprint: str = "f") -> CheckpointJob:
+    return CheckpointJob(
+        ["m"], fingerprint, "quick", Goal(), "naiad analyze", "a machine", "now", "1", 10
+    )
 
 
 def measurement(key: str) -> Measurement:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from naiad.analyze.checkpoint import FILE, Checkpoint, Goal, Job, read_history
+from naiad.analyze.checkpoint import FILE, Checkpoint, CheckpointJob, Goal, read_history
 from naiad.analyze.measurement import Measurement, ModelOutcome
 from naiad.analyze.metric import Limit
 from naiad.analyze.progress import duration
@@ -23,7 +23,7 @@ from naiad.tools.page.ticks import linear_ticks, log_ticks, short
 from tests.unit.perf.test_reports import check_page
 
 GOAL = Goal({"m": {"perf_throughput": 1.0}}, {"m": {"perf_latency_p99": Limit(maximum=40)}})
-JOB = Job(
+JOB = CheckpointJob(
     ["m"],
     "f1",
     "quick",

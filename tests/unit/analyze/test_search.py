@@ -13,8 +13,8 @@ import pytest
 from naiad.analyze.brute import Search, brute_search
 from naiad.analyze.optuna_search import optuna_search
 from naiad.analyze.quick import quick_search
-from naiad.analyze.settings import ModelSpec, ProfileOptions
-from naiad.analyze.space import Space, Trial, build_space, powers
+from naiad.analyze.settings import AnalyzedModel, ProfileOptions
+from naiad.analyze.space import Space, SpaceTrial, build_space, powers
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.settings.option import OptionError
 
@@ -27,7 +27,7 @@ def config(**fields: Any) -> ModelConfig:
 
 
 def space(options: ProfileOptions = OPTIONS) -> Space:
-    return build_space(options, [ModelSpec(name="m")], {"m": config()})
+    return build_space(options, [AnalyzedModel(name="m")], {"m": config()})
 
 
 def closed_loop(service: Callable[[int, int], float]) -> Rate:
@@ -87,7 +87,7 @@ def test_comes_close_to_the_best_with_a_third_of_the_measurements(name: str, mod
 def test_failures_do_not_stop_a_search() -> None:
     full = space()
 
-    def run(search: Search) -> list[Trial]:
+    def run(search: Search) -> list[SpaceTrial]:
         trials = []
         try:
             trial = next(search)
@@ -105,7 +105,7 @@ def test_failures_do_not_stop_a_search() -> None:
 def test_a_resumed_search_repeats_the_same_trials() -> None:
     full, rate = space(), LANDSCAPES["two cores"]
 
-    def trials(search: Search) -> list[Trial]:
+    def trials(search: Search) -> list[SpaceTrial]:
         asked = []
         try:
             trial = next(search)
@@ -142,9 +142,11 @@ def test_dimensions_of_a_space() -> None:
     ]
     delayed = space(ProfileOptions(run_config_search_max_queue_delay=[0, 100]))
     assert delayed.dimensions[2].values == (0, 100)
-    unbatched = build_space(OPTIONS, [ModelSpec(name="m")], {"m": ModelConfig(name="m")})
+    unbatched = build_space(OPTIONS, [AnalyzedModel(name="m")], {"m": ModelConfig(name="m")})
     assert [dimension.name for dimension in unbatched.dimensions] == ["instance_count"]
-    llm = build_space(OPTIONS, [ModelSpec(name="m")], {"m": ModelConfig(name="m", backend="llm")})
+    llm = build_space(
+        OPTIONS, [AnalyzedModel(name="m")], {"m": ModelConfig(name="m", backend="llm")}
+    )
     assert [dimension.name for dimension in llm.dimensions] == [
         "parameters.max_num_seqs",
         "parameters.max_num_batched_tokens",
@@ -161,7 +163,7 @@ def test_dimensions_of_a_space() -> None:
 
 
 def test_model_config_parameters_define_the_dimensions() -> None:
-    spec = ModelSpec(
+    spec = AnalyzedModel(
         name="m",
         model_config_parameters={
             "max_batch_size": [4, 16],

@@ -12,7 +12,7 @@ import pytest
 from naiad.analyze.command import command
 from naiad.analyze.metric import Limit
 from naiad.analyze.profile import complete_options
-from naiad.analyze.settings import ModelSpec, numbers
+from naiad.analyze.settings import AnalyzedModel, numbers
 from naiad.settings.option import OptionError
 from naiad.tools.options_command import OptionsCommand
 
@@ -79,7 +79,7 @@ def test_accepts_the_yaml_of_model_analyzer(
     assert options.run_config_search_mode == "quick", "the command line overrides the file"
     assert options.run_config_search_max_instance_count == 2
     assert options.perf_analyzer_flags == {"percentile": 95}
-    assert specs[0] == ModelSpec(
+    assert specs[0] == AnalyzedModel(
         name="a",
         objectives={"perf_throughput": 1.0},
         constraints={"perf_latency_p99": Limit(maximum=100)},

@@ -12,19 +12,19 @@ import msgspec
 import pytest
 
 from naiad.analyze.brute import brute_search
-from naiad.analyze.checkpoint import FILE, Checkpoint, Goal, Job
+from naiad.analyze.checkpoint import FILE, Checkpoint, CheckpointJob, Goal
 from naiad.analyze.measurement import Measurement, ModelOutcome
 from naiad.analyze.metric import Limit
 from naiad.analyze.progress import SearchProgress
 from naiad.analyze.quick import quick_search
 from naiad.analyze.ranking import Ranked, rank
-from naiad.analyze.settings import ModelSpec, ProfileOptions
-from naiad.analyze.space import Space, Trial, build_space
+from naiad.analyze.settings import AnalyzedModel, ProfileOptions
+from naiad.analyze.space import Space, SpaceTrial, build_space
 from naiad.analyze.study import Study, UnusableModelError, sweep_concurrencies
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.perf.report.progress import LiveLine
 
-Rate = Callable[[dict[str, Any], Trial], float]
+Rate = Callable[[dict[str, Any], SpaceTrial], float]
 OPTIONS = ProfileOptions(
     run_config_search_max_instance_count=2,
     run_config_search_max_model_batch_size=4,
@@ -47,15 +47,15 @@ class FakeBench:
         self._space = space
         self._rate = rate
         self._max_count = max_count
-        self.trials: list[Trial] = []
+        self.trials: list[SpaceTrial] = []
 
-    def key(self, trial: Trial) -> str:
+    def key(self, trial: SpaceTrial) -> str:
         return json.dumps([trial.point, trial.concurrency, trial.batch_size, trial.round])
 
-    def describe(self, trial: Trial) -> str:
+    def describe(self, trial: SpaceTrial) -> str:
         return self.key(trial)
 
-    async def measure(self, trial: Trial) -> Measurement:
+    async def measure(self, trial: SpaceTrial) -> Measurement:
         if len(self.trials) == self._max_count:
             raise KilledError
         self.trials.append(trial)
@@ -82,11 +82,13 @@ class Analysis:
         self.folder = folder
         self.options = options
         self.space = build_space(
-            options, [ModelSpec(name="m")], {"m": ModelConfig(name="m", max_batch_size=4)}
+            options, [AnalyzedModel(name="m")], {"m": ModelConfig(name="m", max_batch_size=4)}
         )
-        self.job = Job(["m"], "f", "quick", goal, "naiad analyze", "machine", "now", "1", 1)
+        self.job = CheckpointJob(
+            ["m"], "f", "quick", goal, "naiad analyze", "machine", "now", "1", 1
+        )
 
-    def run(self, rate: Rate, max_count: int = 10**6) -> list[Trial]:
+    def run(self, rate: Rate, max_count: int = 10**6) -> list[SpaceTrial]:
         """Runs the analysis and returns the trials that were measured."""
         checkpoint = Checkpoint(self.folder)
         known = checkpoint.begin(self.job)
@@ -110,18 +112,18 @@ class Analysis:
         return rank(list(checkpoint.history.measurements["m"].values()), self.job.goal)
 
 
-def saturating(trial: Trial) -> float:
+def saturating(trial: SpaceTrial) -> float:
     """Returns a throughput that rises with the load up to concurrency 64."""
     return 100.0 * min(64, trial.concurrency)
 
 
-def flat(values: dict[str, Any], trial: Trial) -> float:
+def flat(values: dict[str, Any], trial: SpaceTrial) -> float:
     """Every configuration is as fast as the default; only the load counts. Rounds differ by 1%."""
     noise = (trial.round + bool(values)) % 3 - 1 if trial.round else 0
     return saturating(trial) * (1 + 0.01 * noise)
 
 
-def better(values: dict[str, Any], trial: Trial) -> float:
+def better(values: dict[str, Any], trial: SpaceTrial) -> float:
     """Two instances are 30% faster than the default."""
     return saturating(trial) * (1.3 if values.get("instance_count") == 2 else 1.0)
 
@@ -175,7 +177,7 @@ def test_a_sweep_ends_above_the_latency_limit_or_after_a_failure(tmp_path: Path)
     default = next(entry for entry in analysis.ranked() if entry.best.is_default)
     assert max(one.concurrency for one in default.measurements) == 128, "the first above 15 ms"
 
-    def fails_above_32(values: dict[str, Any], trial: Trial) -> float:
+    def fails_above_32(values: dict[str, Any], trial: SpaceTrial) -> float:
         return 0 if not values and trial.concurrency > 32 else better(values, trial)
 
     failing = Analysis(tmp_path / "failure")

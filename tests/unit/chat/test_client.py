@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from naiad.chat.client import ChatClient, ChatError, Message, Sampling
+from naiad.chat.client import ChatClient, ChatError, ChatMessage, Sampling
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -60,7 +60,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_chat_yields_pieces_and_sends_only_chosen_parameters(url: str) -> None:
     client = ChatClient(url, "secret")
-    pieces = list(client.chat("tiny", [Message("user", "hi")], Sampling(max_tokens=5)))
+    pieces = list(client.chat("tiny", [ChatMessage("user", "hi")], Sampling(max_tokens=5)))
     assert pieces == ["Hel", "lo"]
     assert Handler.received == [
         (

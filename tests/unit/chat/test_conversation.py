@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from naiad.chat.client import ChatError, Message
+from naiad.chat.client import ChatError, ChatMessage
 from naiad.chat.conversation import HELP, Conversation
 
 
@@ -14,7 +14,7 @@ class Model:
     def __init__(self) -> None:
         self.asked: list[list[tuple[str, str]]] = []
 
-    def ask(self, messages: Sequence[Message]) -> Iterator[str]:
+    def ask(self, messages: Sequence[ChatMessage]) -> Iterator[str]:
         self.asked.append([(message.role, message.content) for message in messages])
         yield "you said "
         if messages[-1].content == "fail":

@@ -15,7 +15,7 @@ from naiad.perf.load.load import ResponseFailureError, Share
 from naiad.perf.load.open_loop import OpenLoop
 from naiad.perf.load.periodic_loop import PeriodicLoop, PeriodicSteps
 from naiad.perf.load.precise_timer import FdTimer, LoopTimer
-from naiad.perf.load.request_source import PlainSource, SequenceIds, SequencePlan, SequenceSource
+from naiad.perf.load.request_source import PlainSource, SequenceIds, SequenceSource, SequenceSpan
 from naiad.perf.load.sequence_loop import SequenceLoop
 from naiad.perf.measure.recorder import Recorder
 from tests.unit.perf.fakes import FakeChannel, FakeNetwork
@@ -274,13 +274,13 @@ async def test_timers_wake_and_can_be_set_again(kind: type[FdTimer | LoopTimer])
 # Sequences.
 
 
-def plan(lengths: list[int], **options: float) -> SequencePlan:
+def plan(lengths: list[int], **options: float) -> SequenceSpan:
     def encode(stream: int, step: int, sequence: int, is_start: bool, is_end: bool) -> bytes:
         return (
             f"{sequence}:{stream}.{step}{'S' if is_start else ''}{'E' if is_end else ''}".encode()
         )
 
-    return SequencePlan(lengths, encode, SequenceIds(), **options)  # type: ignore[arg-type]
+    return SequenceSpan(lengths, encode, SequenceIds(), **options)  # type: ignore[arg-type]
 
 
 def test_a_sequence_uses_the_steps_of_its_stream() -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from naiad.perf.channels.address import Address
 from naiad.perf.channels.http_head import parse_head
-from naiad.perf.channels.infer_request import InferRequest, InputTensor
+from naiad.perf.channels.infer_request import ClientRequest, InputTensor
 from naiad.perf.data.output_check import make_check
-from naiad.perf.load.driver import LoadOptions
+from naiad.perf.load.driver import DriverOptions
 from naiad.perf.load.level import Level, Mode
 from naiad.perf.load.traffic import Traffic
 from naiad.perf.measure.gpu_readings import GpuReadings, merge_readings, parse_samples, summarize
@@ -29,7 +29,7 @@ from naiad.perf.measure.token_metrics import TokenChunk
 from naiad.perf.measure.window import Window, WindowPlan
 from naiad.perf.measure.window import summarize as summarize_windows
 from naiad.perf.options import PerfOptions
-from naiad.perf.prepare import Target
+from naiad.perf.prepare import LoadTarget
 from naiad.perf.report.compare import comparison_text, parse_rival, rival_options
 from naiad.perf.report.csv_report import csv_text
 from naiad.perf.report.perf_page import perf_page
@@ -159,12 +159,12 @@ def test_profile_export(tmp_path: Path) -> None:
     detail = Detail(0, 3, 10, [20], [(head, body)])
     level = result()
     level.windows = [Window(0, 100, records([1.0], details=[detail]))]
-    target = Target(
+    target = LoadTarget(
         Traffic("http", Address("localhost", 8000)),
-        LoadOptions(),
+        DriverOptions(),
         WindowPlan(),
         add_sub(),
-        inputs=[InferRequest((tensor("IN", b"\x07\0\0\0"),), ())],
+        inputs=[ClientRequest((tensor("IN", b"\x07\0\0\0"),), ())],
     )
     write_profile(tmp_path / "p.json", [level], target, "triton", "", "1.0")
     document = json.loads((tmp_path / "p.json").read_text())
