@@ -52,6 +52,9 @@ class Engine:
         self.quantization = ""
         """The format of the weights and the kernels that multiply them, as text for people. Empty
         for weights that are not quantized."""
+        self.kv_cache = ""
+        """The format of the KV cache, if it differs from that of the activations, as text for
+        people."""
         self.statistics = EngineStatistics()
         self._depth = 1 if is_asynchronous else 0
         self._clock_ns = clock_ns

@@ -11,6 +11,8 @@ ROUNDED = ("fp8", "int8", "int4")
 METHODS = ("awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "modelopt")
 """What users of vLLM write for checkpoints that are quantized already."""
 
+KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
+
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
@@ -28,6 +30,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_wide_weights: bool | None = None
     """On a GPU, int4 matrices stay in 16 bits as well, for steps of more than 64 rows. None: where
     they take up to an eighth of the device's memory."""
+    kv_cache_dtype: str = "auto"
+    """auto: that of the activations. fp8 (or fp8_e4m3): keys and values take half the memory, and
+    are stored by the checkpoint's scales where it has them. Needs a GPU of compute capability 8.9
+    or newer."""
     max_num_seqs: int = 256
     """Sequences that run at the same time."""
     max_num_batched_tokens: int | None = None
@@ -68,6 +74,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.quantization not in ("auto", *ROUNDED, *METHODS):
             expected = ", ".join(("auto", *ROUNDED, *METHODS))
             raise invalid_arg(f"quantization is '{self.quantization}', expected one of {expected}")
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise invalid_arg(
+                f"kv_cache_dtype is '{self.kv_cache_dtype}', expected one of "
+                f"{', '.join(KV_CACHE_DTYPES)}"
+            )
         if self.load_format not in ("auto", "dummy"):
             raise invalid_arg(f"load_format is '{self.load_format}', expected auto or dummy")
         if self.block_size < 1 or self.block_size & (self.block_size - 1):

@@ -43,6 +43,11 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
             f"quantization is '{options.settings.quantization}', which the native engine does; "
             "the engine is openvino"
         )
+    if engine == "openvino" and options.settings.kv_cache_dtype != "auto":
+        raise invalid_arg(
+            f"kv_cache_dtype is '{options.settings.kv_cache_dtype}', which the native engine has "
+            "on a GPU; the engine is openvino"
+        )
     chat = read_chat_templates(path, template)
     log(f"opening '{path.name}' on the {engine} engine")
     if engine == "openvino":
@@ -89,6 +94,8 @@ def _open_native(
     engine = load_engine(path, options.settings, progress)
     if engine.quantization:
         log(f"'{path.name}' is quantized: {engine.quantization}")
+    if engine.kv_cache:
+        log(f"'{path.name}': {engine.kv_cache}")
     builder, pool = engine.builder, engine.scheduler.pool
     return OpenModel(
         engine, builder.tokenizer, chat, builder.max_model_len, builder.vocab_size,

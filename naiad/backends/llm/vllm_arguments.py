@@ -19,7 +19,7 @@ LORA_FILE = "multi_lora.json"
 _SETTINGS = {
     "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
     "block_size", "seed", "enable_prefix_caching",
-    "trust_remote_code", "device", "quantization",
+    "trust_remote_code", "device", "quantization", "kv_cache_dtype",
 }  # fmt: skip
 _DTYPES = {"half": "float16", "float": "float32"}
 _WITHOUT_EFFECT = {
@@ -40,7 +40,7 @@ _ONLY: dict[str, tuple[Any, ...]] = {
     "data_parallel_size": (1, None), "cpu_offload_gb": (0, None),
     "enable_lora": (False, None), "speculative_model": (None,), "speculative_config": (None,),
     "num_speculative_tokens": (None,),
-    "kv_cache_dtype": ("auto", None), "rope_scaling": (None,), "rope_theta": (None,),
+    "rope_scaling": (None,), "rope_theta": (None,),
     "hf_overrides": (None,), "skip_tokenizer_init":
     (False, None), "disable_sliding_window": (False, None), "revision": (None,),
     "tokenizer_revision": (None,), "code_revision": (None,),

@@ -18,12 +18,13 @@ from torch import Tensor
 
 from naiad.llm.kernels.launch import Kernel, next_power_of_2, padded_head_dim, wait_for_inputs
 from naiad.llm.step.batch_ladder import MAX_ROWS_ONE_WAY
+from naiad.llm.step.kv_cache import UNSCALED, KvScales
 
 
 @triton.jit
 def _decode_attention_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, part_ptr, lse_ptr, counters_ptr, tables_ptr, records_ptr,
-    table_width, scale, softcap, window,
+    table_width, scale, softcap, window, value_scale,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr,
     GROUP_OUT: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM_PAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
@@ -68,6 +69,9 @@ def _decode_attention_kernel(
         kv_mask = is_valid[:, None] & in_dims[None, :] if DIM_PAD != HEAD_DIM else is_valid[:, None]
         k = tl.load(k_ptr + line[:, None] + dims[None, :], mask=kv_mask, other=0.0)
         v = tl.load(v_ptr + line[:, None] + dims[None, :], mask=kv_mask, other=0.0)
+        if k.dtype != q.dtype:  # an fp8 cache; `scale` includes that of its keys
+            k = k.to(q.dtype)
+            v = v.to(q.dtype)
         if IS_EXACT:
             scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         else:
@@ -89,7 +93,7 @@ def _decode_attention_kernel(
         else:
             acc = tl.dot(weights.to(v.dtype), v, acc * rescale[:, None])
         best = new_best
-    acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+    acc = acc * (value_scale / tl.where(total == 0.0, 1.0, total))[:, None]
     if num_chunks == 1:
         tl.store(out_ptr + q_at, acc.to(out_ptr.dtype.element_ty), mask=q_mask)
     else:
@@ -177,6 +181,7 @@ class DecodeAttention:
         self, query: Tensor, out: Tensor, keys: Tensor, values: Tensor, tables: Tensor,
         chunks: Tensor, scale: float, softcap: float,
         window: int, is_short: bool = False, tile: int = 0, num_warps: int = 4, num_stages: int = 3,
+        scales: KvScales = UNSCALED,
     ) -> None:  # fmt: skip
         """`chunks` are the records of chunk_plan.py. Configurations measured on an H200."""
         _, num_kv_heads, page, head_dim = keys.shape
@@ -189,7 +194,7 @@ class DecodeAttention:
         _launch_decode_attention(
             (num_kv_heads, chunks.shape[0]),
             (query, keys, values, out, self._parts, self._lse, self._counters, tables, chunks),
-            (tables.shape[1], scale, softcap, window),
+            (tables.shape[1], scale * scales.key, softcap, window, scales.value),
             NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_PAD=max(16, next_power_of_2(group)),
             GROUP_OUT=next_power_of_2(group),
             HEAD_DIM=head_dim, DIM_PAD=padded_head_dim(head_dim), PAGE=page, TILE=tile,

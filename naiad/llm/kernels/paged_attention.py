@@ -31,6 +31,7 @@ class TritonPagedAttention:
     ) -> Tensor:
         """query [tokens, heads * head_dim]."""
         keys, values, tables = cache.keys[index], cache.values[index], cache.block_tables
+        scales = cache.scales[index]
         out = torch.empty_like(query)
         if step.num_single:
             assert step.chunks is not None
@@ -46,6 +47,7 @@ class TritonPagedAttention:
                 shape.softcap,
                 shape.window,
                 step.is_short,
+                scales=scales,
             )
         if step.segments:
             assert step.tiles is not None
@@ -61,6 +63,7 @@ class TritonPagedAttention:
                 shape.softcap,
                 shape.window,
                 longest,
+                scales=scales,
             )
         return out
 
@@ -79,7 +82,7 @@ class TritonPagedAttention:
         query = rope_store(
             qkv, None, cache.keys[index], cache.values[index], self._no_angles, self._no_angles,
             step.positions, step.slots,
-            cache.block_tables, None, None, 0.0, shape.num_heads,
+            cache.block_tables, None, None, 0.0, shape.num_heads, qkv.dtype, cache.scales[index],
         )  # fmt: skip
         return self.attend(query, index, shape, step, cache)
 

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from naiad.llm.kernels.launch import Kernel, padded_head_dim, wait_for_inputs
+from naiad.llm.step.kv_cache import UNSCALED, KvScales
 
 
 @triton.jit
@@ -45,6 +46,9 @@ def _attend_tiles(
         else:
             k = tl.load(k_ptr + at)
             v = tl.load(v_ptr + at)
+        if k.dtype != q.dtype:  # an fp8 cache; `scale` includes that of its keys
+            k = k.to(q.dtype)
+            v = v.to(q.dtype)
         if IS_EXACT:
             scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         else:
@@ -82,6 +86,7 @@ def _attend_tiles(
 @triton.jit
 def _prompt_attention_kernel(
     q_ptr, k_ptr, v_ptr, out_ptr, tables_ptr, tiles_ptr, table_width, scale, softcap, window,
+    value_scale,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM_PAD: tl.constexpr, PAGE: tl.constexpr,
     TILE_TOKENS: tl.constexpr, TILE_KEYS: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
@@ -128,7 +133,7 @@ def _prompt_attention_kernel(
         NUM_KV_HEADS, HEAD_DIM, DIM_PAD, PAGE, TILE_KEYS, HAS_SOFTCAP, HAS_WINDOW, True, IS_EXACT,
     )  # fmt: skip
     # Rows beyond `count` saw nothing and are not stored.
-    out = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+    out = acc * (value_scale / tl.where(total == 0.0, 1.0, total))[:, None]
     tl.store(out_ptr + q_at, out.to(out_ptr.dtype.element_ty), mask=q_mask)
 
 
@@ -139,7 +144,7 @@ def prompt_attention(
     query: Tensor, out: Tensor, keys: Tensor, values: Tensor, tables: Tensor, tiles: Tensor,
     scale: float, softcap: float, window: int,
     max_length: int, tile_tokens: int = 64, tile_keys: int = 0, num_warps: int = 4,
-    num_stages: int = 3,
+    num_stages: int = 3, scales: KvScales = UNSCALED,
 ) -> None:  # fmt: skip
     """`tile_tokens` is the size of the tiles, `max_length` the end of the longest sequence."""
     _, num_kv_heads, page, head_dim = keys.shape
@@ -148,7 +153,7 @@ def prompt_attention(
         tile_keys, num_warps, num_stages = choose_tile(max_length, head_dim, query.dtype)
     _launch_prompt_attention(
         (num_heads, tiles.shape[0]), (query, keys, values, out, tables, tiles),
-        (tables.shape[1], scale, softcap, window),
+        (tables.shape[1], scale * scales.key, softcap, window, scales.value),
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim,
         DIM_PAD=padded_head_dim(head_dim), PAGE=page,
         TILE_TOKENS=tile_tokens, TILE_KEYS=tile_keys, HAS_SOFTCAP=softcap != 0.0,

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from naiad.llm.kernels.launch import Kernel, next_power_of_2, wait_for_inputs
+from naiad.llm.step.kv_cache import UNSCALED, KvScales
 
 HEADS_PER_PROGRAM = 8
 
@@ -41,7 +42,7 @@ def _load_heads(
 def _rope_store_kernel(
     qkv_ptr, bias_ptr, q_ptr, k_ptr, v_ptr, cos_ptr, sin_ptr, positions_ptr, slots_ptr, tables_ptr,
     q_norm_ptr, k_norm_ptr,
-    part_stride, row_stride, table_width, eps,
+    part_stride, row_stride, table_width, eps, key_scale, value_scale,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM_PAD: tl.constexpr, HALF: tl.constexpr,
     PAGE: tl.constexpr, NUM_PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_NORM: tl.constexpr,
@@ -89,8 +90,20 @@ def _rope_store_kernel(
     kv_heads = tl.where(is_key, heads - NUM_HEADS, heads - NUM_HEADS - NUM_KV_HEADS)
     kv_rows = (block * NUM_KV_HEADS + kv_heads) * PAGE + position % PAGE
     kv_at = kv_rows[:, None] * HEAD_DIM + dims[None, :]
-    tl.store(k_ptr + kv_at, turned, mask=mask & is_key[:, None])
-    tl.store(v_ptr + kv_at, x.to(v_ptr.dtype.element_ty), mask=mask & is_value[:, None])
+    if k_ptr.dtype.element_ty == tl.float8e4nv:
+        key = _narrowed(turned.to(tl.float32), key_scale)
+        value = _narrowed(x, value_scale)
+    else:
+        key = turned
+        value = x.to(v_ptr.dtype.element_ty)
+    tl.store(k_ptr + kv_at, key, mask=mask & is_key[:, None])
+    tl.store(v_ptr + kv_at, value, mask=mask & is_value[:, None])
+
+
+@triton.jit
+def _narrowed(x, scale):
+    """Returns x / scale in fp8; numbers beyond its range become its largest one."""
+    return tl.minimum(tl.maximum(x / scale, -448.0), 448.0).to(tl.float8e4nv)
 
 
 _launch_rope_store = Kernel(_rope_store_kernel)
@@ -100,12 +113,13 @@ def rope_store(
     qkv: Tensor, bias: Tensor | None, keys: Tensor, values: Tensor, cos: Tensor, sin: Tensor,
     positions: Tensor, slots: Tensor,
     tables: Tensor, q_norm: Tensor | None, k_norm: Tensor | None, eps: float, num_heads: int,
+    dtype: torch.dtype, scales: KvScales = UNSCALED,
 ) -> Tensor:  # fmt: skip
     """`qkv` is [tokens, width], or [parts, tokens, width] in float32; `bias` belongs to the parts.
-    Returns [tokens, heads * head_dim]."""
+    Returns [tokens, heads * head_dim] of `dtype`."""
     num_tokens = positions.shape[0]
     _, num_kv_heads, page, head_dim = keys.shape
-    query = torch.empty((num_tokens, num_heads * head_dim), dtype=keys.dtype, device=keys.device)
+    query = torch.empty((num_tokens, num_heads * head_dim), dtype=dtype, device=keys.device)
     is_split = qkv.dim() == 3
     total = num_heads + 2 * num_kv_heads
     _launch_rope_store(
@@ -115,7 +129,10 @@ def rope_store(
             slots, tables,
             q_norm if q_norm is not None else qkv, k_norm if k_norm is not None else qkv,
         ),
-        (qkv.stride(0) if is_split else 0, qkv.stride(-2), tables.shape[1], eps),
+        (
+            qkv.stride(0) if is_split else 0, qkv.stride(-2), tables.shape[1], eps, scales.key,
+            scales.value,
+        ),
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEAD_DIM=head_dim,
         DIM_PAD=next_power_of_2(head_dim), HALF=cos.shape[1],
         PAGE=page, NUM_PARTS=qkv.shape[0] if is_split else 1, HAS_BIAS=bias is not None,

@@ -137,7 +137,8 @@ class TritonOperations:
             qkv, layer.qkv.bias if is_split else None, cache.keys[index], cache.values[index],
             self.cos, self.sin, step.positions,
             step.slots, cache.block_tables, q_norm.weight if q_norm else None,
-            k_norm.weight if k_norm else None, eps, shape.num_heads,
+            k_norm.weight if k_norm else None, eps, shape.num_heads, self.dtype,
+            cache.scales[index],
         )  # fmt: skip
         return self.attention.attend(query, index, shape, step, cache)
 

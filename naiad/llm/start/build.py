@@ -23,11 +23,12 @@ from naiad.llm.models.packed_linear import pack_weights
 from naiad.llm.models.rope_tables import rope_tables
 from naiad.llm.models.torch_operations import TorchOperations
 from naiad.llm.sequence_builder import SequenceBuilder
+from naiad.llm.start.kv_precision import describe_kv_cache, kv_cache_dtype
 from naiad.llm.start.memory_plan import num_kv_blocks
 from naiad.llm.start.warm_up import warm_up
 from naiad.llm.step.batch_ladder import ladder
 from naiad.llm.step.chunk_plan import ChunkPlanner
-from naiad.llm.step.kv_cache import allocate_kv_cache
+from naiad.llm.step.kv_cache import KvScales, allocate_kv_cache
 from naiad.llm.step.runner import Model, Runner
 from naiad.llm.step.slot_table import SlotTable
 from naiad.llm.step.step_stager import StepStager
@@ -49,6 +50,7 @@ def build_engine(
     eos_token_ids: list[int],
     settings: EngineSettings,
     is_half_enough: bool = False,
+    kv_scales: list[KvScales] | None = None,
 ) -> Engine:
     """On a CPU the weights are packed where they are; `is_half_enough` lets their matrices be kept
     in float16."""
@@ -75,6 +77,7 @@ def build_engine(
         tokenizer,
         eos_token_ids,
         settings,
+        kv_scales,
     )
 
 
@@ -123,13 +126,15 @@ def _assemble(
     tokenizer: Tokenizer | None,
     eos_token_ids: list[int],
     settings: EngineSettings,
+    kv_scales: list[KvScales] | None = None,
 ) -> Engine:
     is_gpu = device.type == "cuda"
     num_tokens = settings.max_num_batched_tokens or (
         DEFAULT_GPU_TOKENS if is_gpu else DEFAULT_CPU_TOKENS
     )
     table = SlotTable(settings.max_num_seqs, description.vocab_size, device)
-    num_blocks = num_kv_blocks(description, settings, num_tokens, device, dtype)
+    cache_dtype = kv_cache_dtype(settings, device, dtype)
+    num_blocks = num_kv_blocks(description, settings, num_tokens, device, dtype, cache_dtype)
     wanted_len = min(
         settings.max_model_len or description.max_position_embeddings,
         description.max_position_embeddings,
@@ -143,7 +148,8 @@ def _assemble(
         settings.max_num_seqs,
         max_model_len,
         device,
-        dtype,
+        cache_dtype,
+        kv_scales if cache_dtype != dtype else None,
     )
     if is_gpu or settings.use_triton_interpreter:
         from naiad.llm.start import cuda_parts  # triton is there only with torch's CUDA builds
@@ -189,6 +195,7 @@ def _assemble(
     builder = SequenceBuilder(tokenizer, description.vocab_size, eos_token_ids, max_model_len)
     is_asynchronous = is_gpu if settings.is_asynchronous is None else settings.is_asynchronous
     engine = Engine(runner, scheduler, builder, settings, is_asynchronous)
+    engine.kv_cache = describe_kv_cache(cache_dtype, kv_scales)
     if is_gpu:
         warm_up(engine)
     return engine

@@ -24,6 +24,7 @@ from naiad.llm.models.family import Family
 from naiad.llm.models.registry import find_family
 from naiad.llm.start.build import build_engine, build_transformers_engine
 from naiad.llm.start.kernel_key import computed_meanwhile
+from naiad.llm.start.kv_precision import read_kv_scales
 from naiad.llm.start.quantize_load import plan_quantization, plan_rounding
 from naiad.llm.text.chat_template import ChatTemplate, read_chat_template
 
@@ -96,14 +97,18 @@ def _load_family(
     dtype = choose_dtype(settings, config.dtype, device)
     plan = plan_quantization(folder.config, folder.path, config, settings, device, dtype)
     loading, finish = (None, None) if plan is None else (plan.loading, plan.finish)
+    kv_scales = None
     with computed_meanwhile(device):
         if settings.load_format == "dummy":
             weights = random_weights(config, device, dtype, finish=finish)
         else:
+            source = _open_tensors(folder.path, device, settings)
+            if settings.kv_cache_dtype != "auto":
+                kv_scales = read_kv_scales(source, family.layer_prefix, config.num_layers)
             weights = load_weights(
                 config,
                 family,
-                _open_tensors(folder.path, device, settings),
+                source,
                 device,
                 dtype,
                 progress,
@@ -112,7 +117,13 @@ def _load_family(
             )
     is_half_enough = settings.dtype == "auto" and (config.dtype != "float32" or plan is not None)
     engine = build_engine(
-        config, weights, read_tokenizer(folder), folder.eos_token_ids, settings, is_half_enough
+        config,
+        weights,
+        read_tokenizer(folder),
+        folder.eos_token_ids,
+        settings,
+        is_half_enough,
+        kv_scales,
     )
     if plan is not None:
         engine.quantization = plan.describe()

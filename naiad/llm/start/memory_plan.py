@@ -46,6 +46,7 @@ def num_kv_blocks(
     num_tokens: int,
     device: torch.device,
     dtype: torch.dtype,
+    cache_dtype: torch.dtype | None = None,
 ) -> int:
     """Returns the number of blocks, including the one that padding uses. Called after the weights
     are on the device."""
@@ -61,7 +62,8 @@ def num_kv_blocks(
     most_useful = settings.max_num_seqs * -(
         -(settings.max_model_len or description.max_position_embeddings) // settings.block_size
     )
-    count = min(num_bytes // block_bytes(description, settings.block_size, dtype), most_useful + 1)
+    size = block_bytes(description, settings.block_size, cache_dtype or dtype)
+    count = min(num_bytes // size, most_useful + 1)
     if count < 2:
         raise unavailable(
             f"{max(0, num_bytes)} bytes are left for the KV cache, "
