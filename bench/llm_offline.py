@@ -78,7 +78,10 @@ class OfflineBench:
             else plan_rounding(self.config, settings, device, dtype)
         )
         weights = random_weights(
-            self.config, device, dtype, finish=None if plan is None else plan.finish
+            self.config,
+            device,
+            dtype,
+            finish=plan.rounded.round_layer if plan and plan.rounded else None,
         )
         if plan is not None:
             self.model = f"{model} {settings.quantization}"

@@ -15,7 +15,7 @@ from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import MATRICES, DecoderWeights, Linear
 from naiad.llm.start.build import build_engine
-from naiad.llm.start.quantize_load import ROUNDINGS, build_linears, round_layer
+from naiad.llm.start.quantize_load import ROUNDINGS, RoundedLayers, build_linears
 from tests.gpu.test_engine import (
     TINY,
     generate,
@@ -42,19 +42,20 @@ def engine_of(
     kind: str,
     is_rounded: bool,
     keeps_wide: bool | None,
+    kv_cache_dtype: str = "auto",
 ) -> Engine:
     """With rounded weights in their kernels, or dequantized in plain 16-bit matrices."""
     settings = EngineSettings(
         device="cuda", max_num_seqs=12, max_num_batched_tokens=96, num_kv_blocks=90,
         max_waiting_requests=20_000, quantization=kind,
-        keep_wide_weights=keeps_wide,
+        keep_wide_weights=keeps_wide, kv_cache_dtype=kv_cache_dtype,
     )  # fmt: skip
     device = torch.device("cuda")
     own = moved(weights, device, torch.bfloat16)
     builder = build_linears(config, settings, device, torch.bfloat16)
     for layer in own.layers:
         if is_rounded:
-            round_layer(layer, ROUNDINGS[kind], builder)
+            RoundedLayers(ROUNDINGS[kind], builder, None).round_layer(layer)
             continue
         for name in MATRICES:
             linear = getattr(layer, name)
@@ -99,6 +100,26 @@ def test_a_row_alone_continues_as_it_does_in_a_batch(kind: str, cuda: Any) -> No
     for prompt, expected in zip(given[:4], together[:4], strict=True):
         (alone,) = generate(engine, [prompt], 8)
         for one, other in zip(expected, alone, strict=True):
+            if one.token != other.token:
+                assert abs(one.top[0][1] - one.top[1][1]) < 0.8
+                break
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_fp8_kv_cache_stays_near_a_16_bit_one(family: str, cuda: Any) -> None:
+    """Prompts, single rows, graphs and prefix hits all read what was stored in fp8."""
+    config = tiny_config(family)
+    weights = lively_weights(config)
+    given = prompts(12, seed=3)
+    exact = generate(engine_of(config, weights, "int8", True, None), given, 4)
+    engine = engine_of(config, weights, "int8", True, None, "fp8")
+    assert engine.runner.cache.keys[0].dtype == torch.float8_e4m3fn
+    run_once(engine)
+    for expected, found in zip(exact, generate(engine, given, 4), strict=True):
+        for one, other in zip(expected, found, strict=True):
+            near = dict(other.top) | {other.token: other.logprob}
+            if one.token in near:
+                assert abs(near[one.token] - one.logprob) < 0.8
             if one.token != other.token:
                 assert abs(one.top[0][1] - one.top[1][1]) < 0.8
                 break

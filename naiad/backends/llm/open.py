@@ -91,7 +91,7 @@ def _open_native(
             last[0] = tenth
             log(f"loading '{path.name}': {tenth * 10} %")
 
-    engine = load_engine(path, options.settings, progress)
+    engine = load_engine(path, options.settings, progress, cache_dir(), log)
     if engine.quantization:
         log(f"'{path.name}' is quantized: {engine.quantization}")
     if engine.kv_cache:

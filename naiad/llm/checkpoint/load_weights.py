@@ -8,6 +8,7 @@ Rule: every tensor's shape is checked against the config before it is used; a mi
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 import torch
@@ -19,7 +20,6 @@ from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import (
     MATRICES,
     DecoderWeights,
-    LayerFinish,
     LayerWeights,
     Linear,
     assemble,
@@ -44,6 +44,21 @@ class QuantizedLoading(msgspec.Struct, frozen=True):
     builder: LinearBuilder
 
 
+class RoundedSource(Protocol):
+    """The matrices of a plain checkpoint that is quantized as it is loaded."""
+
+    @property
+    def is_cached(self) -> bool:
+        """True if an earlier start has rounded the matrices: then they are not read from the
+        checkpoint."""
+        ...
+
+    def read_layer(self, layer: int, biases: dict[str, Tensor]) -> dict[str, Linear]: ...
+
+    def round_layer(self, layer: LayerWeights) -> None:
+        """Replaces the matrices of a layer that was just loaded."""
+
+
 def load_weights(
     config: DecoderConfig,
     family: Family,
@@ -52,7 +67,7 @@ def load_weights(
     dtype: torch.dtype,
     progress: Progress | None = None,
     loading: QuantizedLoading | None = None,
-    finish: LayerFinish | None = None,
+    rounded: RoundedSource | None = None,
 ) -> DecoderWeights:
     reader = _Reader(config, family, source, device, dtype, loading)
     layers: list[LayerWeights] = []
@@ -68,6 +83,14 @@ def load_weights(
         linears: dict[str, Linear] = {}
         if loading is not None:
             linears = {module: reader.read_linear(layer, module, shapes) for module in MATRICES}
+        elif rounded is not None and rounded.is_cached:
+            biases = {
+                module: reader.read_layer(layer, f"{module}.bias", shapes[f"{module}.bias"])
+                for module in MATRICES
+                if f"{module}.bias" in shapes
+            }
+            linears = rounded.read_layer(layer, biases)
+        if linears:
             shapes = {
                 key: shape for key, shape in shapes.items() if key.rsplit(".", 1)[0] not in MATRICES
             }
@@ -78,8 +101,8 @@ def load_weights(
                 linears,
             )
         )
-        if finish is not None:
-            finish(layers[-1])
+        if rounded is not None and not rounded.is_cached:
+            rounded.round_layer(layers[-1])
         if progress is not None:
             progress(layer + 1, config.num_layers)
     return assemble(config, outer, layers, head)

@@ -6,6 +6,7 @@ In:  a Hugging Face folder or a GGUF file, and EngineSettings. Out: an Engine. W
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,25 +20,35 @@ from naiad.llm.checkpoint.source import TensorSource
 from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import ROUNDED, EngineSettings
 from naiad.llm.models import tensorrt_llm
-from naiad.llm.models.decoder_weights import random_weights
+from naiad.llm.models.decoder_weights import DecoderWeights, random_weights
 from naiad.llm.models.family import Family
 from naiad.llm.models.registry import find_family
 from naiad.llm.start.build import build_engine, build_transformers_engine
 from naiad.llm.start.kernel_key import computed_meanwhile
 from naiad.llm.start.kv_precision import read_kv_scales
-from naiad.llm.start.quantize_load import plan_quantization, plan_rounding
+from naiad.llm.start.quantize_load import QuantizationPlan, plan_quantization, plan_rounding
+from naiad.llm.start.rounding_cache import RoundingCache, fingerprint
 from naiad.llm.text.chat_template import ChatTemplate, read_chat_template
+
+Log = Callable[[str], None]
+Loaded = tuple[DecoderWeights, QuantizationPlan | None]
 
 
 def load_engine(
-    path: Path, settings: EngineSettings | None = None, progress: Progress | None = None
+    path: Path,
+    settings: EngineSettings | None = None,
+    progress: Progress | None = None,
+    cache: Path | None = None,
+    log: Log | None = None,
 ) -> Engine:
+    """`cache` is the folder for weights that are rounded at load; without it they are rounded at
+    every start."""
     settings = settings or EngineSettings()
     settings.check()
     if not path.exists():
         raise not_found(f"there is no checkpoint at '{path}'")
     if path.is_file():
-        return _load_gguf(path, settings, progress)
+        return _load_gguf(path, settings, progress, cache, log)
     folder = open_folder(path)
     template = read_chat_template(path)
     family = (
@@ -51,7 +62,7 @@ def load_engine(
     engine = (
         _load_with_transformers(folder, settings)
         if family is None
-        else _load_family(folder, family, settings, progress)
+        else _load_family(folder, family, settings, progress, cache, log)
     )
     engine.chat_template = template
     return engine
@@ -90,31 +101,39 @@ def choose_dtype(
 
 
 def _load_family(
-    folder: CheckpointFolder, family: Family, settings: EngineSettings, progress: Progress | None
+    folder: CheckpointFolder,
+    family: Family,
+    settings: EngineSettings,
+    progress: Progress | None,
+    cache: Path | None,
+    log: Log | None,
 ) -> Engine:
     config = family.read_config(folder.config)
     device = choose_device(settings)
     dtype = choose_dtype(settings, config.dtype, device)
-    plan = plan_quantization(folder.config, folder.path, config, settings, device, dtype)
-    loading, finish = (None, None) if plan is None else (plan.loading, plan.finish)
     kv_scales = None
     with computed_meanwhile(device):
         if settings.load_format == "dummy":
+            plan = plan_quantization(folder.config, folder.path, config, settings, device, dtype)
+            finish = plan.rounded.round_layer if plan and plan.rounded else None
             weights = random_weights(config, device, dtype, finish=finish)
         else:
             source = _open_tensors(folder.path, device, settings)
             if settings.kv_cache_dtype != "auto":
                 kv_scales = read_kv_scales(source, family.layer_prefix, config.num_layers)
-            weights = load_weights(
-                config,
-                family,
-                source,
-                device,
-                dtype,
-                progress,
-                loading,
-                finish,
-            )
+
+            def load(rounding: RoundingCache | None) -> Loaded:
+                plan = plan_quantization(
+                    folder.config, folder.path, config, settings, device, dtype, rounding
+                )
+                loading, rounded = (None, None) if plan is None else (plan.loading, plan.rounded)
+                weights = load_weights(
+                    config, family, source, device, dtype, progress, loading, rounded
+                )
+                return weights, plan
+
+            files = sorted(folder.path.glob("*.safetensors"))
+            weights, plan = _load_rounded(load, files, settings, device, dtype, cache, log)
     is_half_enough = settings.dtype == "auto" and (config.dtype != "float32" or plan is not None)
     engine = build_engine(
         config,
@@ -128,6 +147,37 @@ def _load_family(
     if plan is not None:
         engine.quantization = plan.describe()
     return engine
+
+
+def _load_rounded(
+    load: Callable[[RoundingCache | None], Loaded],
+    files: list[Path],
+    settings: EngineSettings,
+    device: torch.device,
+    dtype: torch.dtype,
+    cache: Path | None,
+    log: Log | None,
+) -> Loaded:
+    """Calls `load` with the cache of rounded weights, if the settings ask for rounding. Weights in
+    a cache that turns out to be damaged are rounded again."""
+    if settings.quantization not in ROUNDED or cache is None or not files:
+        return load(None)
+    log = log or (lambda _: None)
+    target = cache / "quantized" / fingerprint(files, settings.quantization, dtype)
+    rounding = RoundingCache(target, device, log)
+    if rounding.is_complete:
+        try:
+            return load(rounding)
+        except (OSError, ValueError, KeyError) as error:
+            log(f"the rounded weights in '{target}' are damaged ({error}): rounding again")
+            rounding.is_complete = False
+    try:
+        loaded = load(rounding)
+    except BaseException:
+        rounding.discard()
+        raise
+    rounding.finish()
+    return loaded
 
 
 def _load_with_transformers(folder: CheckpointFolder, settings: EngineSettings) -> Engine:
@@ -146,19 +196,26 @@ def _load_with_transformers(folder: CheckpointFolder, settings: EngineSettings) 
     )
 
 
-def _load_gguf(path: Path, settings: EngineSettings, progress: Progress | None) -> Engine:
+def _load_gguf(
+    path: Path,
+    settings: EngineSettings,
+    progress: Progress | None,
+    cache: Path | None,
+    log: Log | None,
+) -> Engine:
     from naiad.llm.checkpoint.gguf import open_gguf
 
     checkpoint = open_gguf(path)
     device = choose_device(settings)
     dtype = choose_dtype(settings, "bfloat16", device)
-    with computed_meanwhile(device):
+
+    def load(rounding: RoundingCache | None) -> Loaded:
         plan = (
-            plan_rounding(checkpoint.config, settings, device, dtype)
+            plan_rounding(checkpoint.config, settings, device, dtype, rounding)
             if settings.quantization in ROUNDED
             else None
         )
-        finish = None if plan is None else plan.finish
+        rounded = None if plan is None else plan.rounded
         weights = load_weights(
             checkpoint.config,
             checkpoint.family,
@@ -167,8 +224,12 @@ def _load_gguf(path: Path, settings: EngineSettings, progress: Progress | None) 
             dtype,
             progress,
             None,
-            finish,
+            rounded,
         )
+        return weights, plan
+
+    with computed_meanwhile(device):
+        weights, plan = _load_rounded(load, [path], settings, device, dtype, cache, log)
     tokenizer, is_half_enough = (
         checkpoint.tokenizer,
         settings.dtype == "auto" and not checkpoint.source.is_wide,

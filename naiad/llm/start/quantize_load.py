@@ -1,8 +1,8 @@
 """Which matrices of a model are quantized, by whom, and with which kernels: decided before its
 weights are loaded.
 
-In:  config.json and EngineSettings. Out: QuantizedLoading for a checkpoint that is quantized, a
-     hook that rounds layers of one that is not, or neither; and a line that says what was chosen.
+In:  config.json and EngineSettings. Out: QuantizedLoading for a checkpoint that is quantized,
+     RoundedLayers for one that is not, or neither; and a line that says what was chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from naiad.llm.engine_settings import ROUNDED, EngineSettings
 from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import (
     MATRICES,
-    LayerFinish,
     LayerWeights,
     Linear,
     layer_shapes,
@@ -30,6 +29,7 @@ from naiad.llm.quantization.find_format import find_format
 from naiad.llm.quantization.linears import CpuLinears, LinearBuilder
 from naiad.llm.quantization.matrix import QuantizedMatrix, WeightKind
 from naiad.llm.quantization.round_matrix import GROUPS, round_fp8, round_integers
+from naiad.llm.start.rounding_cache import RoundingCache
 
 WIDE_SHARE = 8
 """One part in this many of the device's memory may hold 16-bit copies of int4 matrices."""
@@ -55,20 +55,57 @@ ROUNDINGS: dict[str, Rounding] = {
 }
 
 
+class RoundedLayers:
+    """Rounds each layer as it is loaded, or takes its matrices from the cache. `RoundedSource` of
+    load_weights."""
+
+    def __init__(
+        self, rounding: Rounding, builder: LinearBuilder, cache: RoundingCache | None
+    ) -> None:
+        self._rounding = rounding
+        self._builder = builder
+        self._cache = cache
+        self._num_layers = 0
+
+    @property
+    def is_cached(self) -> bool:
+        return self._cache is not None and self._cache.is_complete
+
+    def read_layer(self, layer: int, biases: dict[str, Tensor]) -> dict[str, Linear]:
+        assert self._cache is not None
+        matrices = self._cache.read_layer(layer)
+        linears = {}
+        for name in MATRICES:
+            self._builder.check(name, matrices[name])
+            linears[name] = self._builder.build(matrices[name], biases.get(name))
+        return linears
+
+    def round_layer(self, layer: LayerWeights) -> None:
+        matrices = {}
+        for name in MATRICES:
+            linear: Linear = getattr(layer, name)
+            matrices[name] = self._rounding(linear.weight)
+            self._builder.check(name, matrices[name])
+            setattr(layer, name, self._builder.build(matrices[name], linear.bias))
+        if self._cache is not None:
+            self._cache.keep_layer(self._num_layers, matrices)
+        self._num_layers += 1
+
+
 class QuantizationPlan:
-    """`loading` and `finish` are arguments of load_weights."""
+    """`loading` and `rounded` are arguments of load_weights."""
 
     def __init__(
         self,
         source: str,
         builder: LinearBuilder,
         loading: QuantizedLoading | None,
-        finish: LayerFinish | None,
+        rounded: RoundedLayers | None,
     ) -> None:
         self._source = source
         self._builder = builder
         self.loading = loading
-        self.finish = finish
+        self.rounded = rounded
 
     def describe(self) -> str:
         """After the weights are loaded: their format and the kernels that multiply them."""
@@ -85,6 +122,7 @@ def plan_quantization(
     settings: EngineSettings,
     device: torch.device,
     dtype: torch.dtype,
+    cache: RoundingCache | None = None,
 ) -> QuantizationPlan | None:
     """Raises NaiadError."""
     found = find_format(raw, folder)
@@ -97,7 +135,7 @@ def plan_quantization(
                 f"quantization is '{wanted}', but config.json has no quantization_config; "
                 f"expected {', '.join(ROUNDED)}"
             )
-        return plan_rounding(config, settings, device, dtype)
+        return plan_rounding(config, settings, device, dtype, cache)
     if wanted in ROUNDED and wanted not in found.description:
         raise invalid_arg(
             f"quantization is '{wanted}', but the checkpoint is quantized already "
@@ -108,19 +146,16 @@ def plan_quantization(
 
 
 def plan_rounding(
-    config: DecoderConfig, settings: EngineSettings, device: torch.device, dtype: torch.dtype
+    config: DecoderConfig,
+    settings: EngineSettings,
+    device: torch.device,
+    dtype: torch.dtype,
+    cache: RoundingCache | None = None,
 ) -> QuantizationPlan:
     builder = build_linears(config, settings, device, dtype)
-    finish = partial(round_layer, rounding=ROUNDINGS[settings.quantization], builder=builder)
-    return QuantizationPlan(f"{settings.quantization}, rounded at load", builder, None, finish)
-
-
-def round_layer(layer: LayerWeights, rounding: Rounding, builder: LinearBuilder) -> None:
-    for name in MATRICES:
-        linear: Linear = getattr(layer, name)
-        matrix = rounding(linear.weight)
-        builder.check(name, matrix)
-        setattr(layer, name, builder.build(matrix, linear.bias))
+    rounded = RoundedLayers(ROUNDINGS[settings.quantization], builder, cache)
+    when = "rounded at an earlier start" if rounded.is_cached else "rounded at load"
+    return QuantizationPlan(f"{settings.quantization}, {when}", builder, None, rounded)
 
 
 def build_linears(
