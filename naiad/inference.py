@@ -20,6 +20,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, unavailable
+from naiad.repository.config.config_json import config_to_json
 from naiad.shm.region_inference import infer_with_regions
 from naiad.shm.region_table import RegionTable
 from naiad.trace.traced_stream import enqueue_traced
@@ -112,10 +113,10 @@ class InferenceCore:
         return msgspec.structs.replace(spec, versions=[spec.version]) if version else spec
 
     def model_config(self, name: str, version: str = "") -> ModelConfig:
-        return self.model(name, version).config
+        return self.model(name, version).shown_config
 
     def model_config_json(self, name: str, version: str = "") -> bytes:
-        return self.model(name, version).config_json
+        return config_to_json(self.model(name, version).shown_config)
 
     def statistics(self, name: str = "", version: str = "") -> list[ModelStatistics]:
         return self.repository.statistics(name, version)

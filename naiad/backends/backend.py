@@ -108,6 +108,11 @@ class Backend(ABC):
         """Loads the model. An exception fails the load, and its message is shown to whoever asked
         for it."""
 
+    def facts(self) -> dict[str, str]:
+        """Returns what the model found out while it loaded, such as the kernels that it uses. The
+        server shows it as parameters of the model's config. Called after `load`."""
+        return {}
+
     @abstractmethod
     def execute(
         self, requests: list[WorkRequest]

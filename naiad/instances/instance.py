@@ -98,6 +98,8 @@ class Instance:
         self.name = arguments.instance_name
         self.state = State.NEW
         self.max_batches = 1
+        self.facts: dict[str, str] = {}
+        """What the model found out while it loaded. Empty before."""
         self.last_end = ""
         """How the last process ended, as text."""
         self._process = None
@@ -200,6 +202,7 @@ class Instance:
         self._adopt_process(process)
         loaded = await process.load(self.arguments)
         self.max_batches = ASYNC_MAX_BATCHES if loaded.is_async else 1
+        self.facts = loaded.facts
         for sample in self._plan.warmup:
             await run_sample(sample, self._plan.model_name, self._clock.now_ns(), self.execute)
         self.state = State.READY

@@ -134,6 +134,8 @@ class Loaded(Message, tag=32):
     is_async: bool
     """`execute` is a coroutine: further batches may be sent while earlier ones await."""
     has_ready_hook: bool
+    facts: dict[str, str] = {}
+    """What the model found out while it loaded: shown as parameters of its config."""
 
 
 class Failed(Message, tag=33):

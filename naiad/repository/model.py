@@ -19,7 +19,6 @@ from naiad.instances.executor import Executor
 from naiad.instances.instance import Instance
 from naiad.instances.template_process import Templates
 from naiad.pb.model_config_pb2 import ModelConfig
-from naiad.repository.config.config_json import config_to_json
 from naiad.repository.request_check import RequestCheck
 from naiad.scheduling.scheduler import Scheduler
 from naiad.scheduling.sequence.handover import Handover
@@ -40,7 +39,6 @@ class Model:
     ) -> None:
         self.spec = spec
         self.config = config
-        self.config_json = config_to_json(config)
         self.statistics = statistics
         self.instances = instances
         self.scheduler = scheduler
@@ -68,6 +66,20 @@ class Model:
     @property
     def version(self) -> int:
         return self.spec.version
+
+    @property
+    def shown_config(self) -> ModelConfig:
+        """The config as clients see it: with what the model found out while it loaded as
+        parameters. The config's own parameters win."""
+        facts = next((instance.facts for instance in self.instances if instance.facts), None)
+        if facts is None:
+            return self.config
+        config = ModelConfig()
+        config.CopyFrom(self.config)
+        for name, value in facts.items():
+            if name not in config.parameters:
+                config.parameters[name].string_value = value
+        return config
 
     def on_state_change(self, instance: Executor) -> None:
         self._update_serving()
@@ -132,7 +144,6 @@ class Model:
                 self.signatures.pop(instance.name, None)
         self.instances = instances
         self.config = config
-        self.config_json = config_to_json(config)
         self._update_serving()
 
     async def retire(self, instance: Instance, timeout_s: float) -> None:

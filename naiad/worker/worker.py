@@ -120,7 +120,8 @@ class Worker:
         gc.collect()
         gc.freeze()
         is_async = bool(self.backend.is_async)
-        self.channel.send(Loaded(is_async, bool(self.backend.has_ready_hook)))
+        has_ready_hook = bool(self.backend.has_ready_hook)
+        self.channel.send(Loaded(is_async, has_ready_hook, self.backend.facts()))
         return is_async
 
     def _fail(self, error: BaseException) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from naiad.frontends.http.options import HttpOptions, Restriction
+from naiad.repository.config.config_json import config_to_json
 from tests.fakes.core import FakeCore
 from tests.wire.http_client import Client, call, on_uvloop
 from tests.wire.http_rig import serving
@@ -66,7 +67,13 @@ EMPTY_BODY = b'{"error":"failed to parse the request JSON buffer: The document i
             JSON,
             b'{"error":"Request for unknown model: \'add_sub\' version 2 is not found"}',
         ),
-        ("GET", "/v2/models/add_sub/config", 200, JSON, FakeCore().models["add_sub"].config_json),
+        (
+            "GET",
+            "/v2/models/add_sub/config",
+            200,
+            JSON,
+            config_to_json(FakeCore().models["add_sub"].config),
+        ),
         ("GET", "/v2/models/nope/config", 404, JSON, None),
         ("GET", "/v2/models/add_sub/stats", 200, JSON, None),
         ("GET", "/v2/models/stats", 200, JSON, None),

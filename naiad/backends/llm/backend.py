@@ -79,6 +79,9 @@ class LlmBackend(Backend):
         self._is_decoupled = is_decoupled(arguments)
         self._service = LlmService(arguments, runtime, options)
 
+    def facts(self) -> dict[str, str]:
+        return {} if self._service is None else self._service.model.facts()
+
     def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
         assert self._service is not None
         return self._service.execute(requests, self._read)

@@ -69,6 +69,19 @@ class OpenModel(msgspec.Struct, eq=False):
     num_kv_blocks: int
     engine_name: str
     """`native` or `openvino`."""
+    weights: str = ""
+    """The format of quantized weights and the kernels that multiply them, as text for people."""
+    kv_cache: str = ""
+    """The format of the KV cache, if it differs from that of the activations."""
+
+    def facts(self) -> dict[str, str]:
+        """Returns what the model's config shows about the engine."""
+        facts = {
+            "loaded_engine": self.engine_name,
+            "loaded_weights": self.weights,
+            "loaded_kv_cache": self.kv_cache,
+        }
+        return {name: value for name, value in facts.items() if value}
 
     def token_text(self, token: int) -> str:
         if self.tokenizer is None:

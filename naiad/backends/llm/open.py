@@ -100,7 +100,7 @@ def _open_native(
     return OpenModel(
         engine, builder.tokenizer, chat, builder.max_model_len, builder.vocab_size,
         options.settings.max_num_seqs,
-        options.settings.block_size, pool.capacity, "native",
+        options.settings.block_size, pool.capacity, "native", engine.quantization, engine.kv_cache,
     )  # fmt: skip
 
 

@@ -69,6 +69,9 @@ class TensorrtllmBackend(Backend):
         self._is_batched = config.is_batched
         self._service = LlmService(arguments, runtime, parameters.options)
 
+    def facts(self) -> dict[str, str]:
+        return {} if self._service is None else self._service.model.facts()
+
     def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
         assert self._service is not None
         return [

@@ -40,6 +40,13 @@ def compressed_tensors(
     return tensors
 
 
+KV_CACHE_SCHEME: dict[str, Any] = {
+    "num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False,
+    "group_size": None, "observer": "minmax", "observer_kwargs": {}, "block_structure": None,
+    "actorder": None,
+}  # fmt: skip
+
+
 def compressed_tensors_config(
     kind: WeightKind, group: int, is_symmetric: bool, is_static: bool, ignore: list[str]
 ) -> dict[str, Any]:

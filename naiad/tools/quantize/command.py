@@ -69,7 +69,17 @@ from naiad.tools.quantize.options import LAYOUTS, QFORMATS, QuantizeOptions
     help="Tokens of a stretch.",
 )
 @click.option(
-    "--kv_cache_dtype", "--kv-cache-dtype", default="", help="Not made yet: refused when given."
+    "--kv_cache_dtype",
+    "--kv-cache-dtype",
+    default="",
+    help="fp8: calibrate scales for a KV cache in fp8, too.",
+)
+@click.option(
+    "--measure_speed/--no_measure_speed",
+    "--measure-speed/--no-measure-speed",
+    default=True,
+    show_default=True,
+    help="Measure tokens per second before and after, for the report.",
 )
 @click.option(
     "--quantize_lm_head",
@@ -87,16 +97,11 @@ from naiad.tools.quantize.options import LAYOUTS, QFORMATS, QuantizeOptions
     show_default=True,
     help="Layout of the checkpoint.",
 )
-def command(kv_cache_dtype: str, **values: object) -> int:
+def command(measure_speed: bool, **values: object) -> int:
     """Quantize a checkpoint, and report what that costs in quality.
 
     A run that was interrupted goes on where it was when it is started again.
     """
-    if kv_cache_dtype:
-        raise invalid_arg(
-            f"kv_cache_dtype is '{kv_cache_dtype}': scales of the KV cache are not calibrated "
-            "yet, leave it out"
-        )
     options = QuantizeOptions(**values)  # type: ignore[arg-type]
     options.check()
     try:
@@ -107,7 +112,7 @@ def command(kv_cache_dtype: str, **values: object) -> int:
         raise invalid_arg(
             f"naiad quantize needs torch and transformers ({error}): pip install 'naiad[llm]'"
         ) from None
-    from naiad.tools.quantize.report import write_report
+    from naiad.tools.quantize.report import measure, write_report
 
     def log(done: int, total: int, left_s: float) -> None:
         click.echo(f"\r{done} of {total} layers, {left_s:.0f} s left ", nl=done == total, err=True)
@@ -123,6 +128,11 @@ def command(kv_cache_dtype: str, **values: object) -> int:
         f"{outcome.bytes_before / 1e6:.1f} MB -> {outcome.bytes_after / 1e6:.1f} MB in "
         f"{outcome.seconds:.0f} s"
     )
-    click.echo(f"report: {write_report(outcome, options)}")
+    speed = measure(options) if measure_speed else None
+    if speed is not None:
+        click.echo(speed.summary())
+    click.echo(f"report: {write_report(outcome, options, speed)}")
+    if options.kv_cache_dtype:
+        click.echo("The scales of the KV cache take effect with kv_cache_dtype: fp8.")
     click.echo(f"Serve it with: naiad init llm --checkpoint {options.output_dir} REPOSITORY")
     return 0

@@ -33,6 +33,7 @@ from naiad.llm.quantization.round_matrix import GROUPS, round_fp8, round_integer
 from naiad.tools.quantize import awq
 from naiad.tools.quantize.calibration import cut_tokens, read_text
 from naiad.tools.quantize.gptq import round_gptq
+from naiad.tools.quantize.kv_range import KvRange
 from naiad.tools.quantize.layered_model import PREFIX, LayeredModel
 from naiad.tools.quantize.measurement import Quality, compare
 from naiad.tools.quantize.options import QuantizeOptions
@@ -116,11 +117,15 @@ class QuantizeJob:
             is_done = path.exists()
             num_resumed += is_done
             samples: dict[str, Samples] = {}
+            entered = hidden
             if options.is_calibrated and (not is_done or index + 1 < model.num_layers):
                 hidden, samples = self._calibrate(layer, hidden)
             plain = model.run(layer, plain, options.batch_size)
             if not is_done:
-                _save(self._quantize_layer(layer, index, samples), path)
+                tensors = self._quantize_layer(layer, index, samples)
+                if options.kv_cache_dtype:
+                    tensors |= self._kv_scales(layer, index, entered)
+                _save(tensors, path)
             self._apply_written(layer, index, path)
             rounded = model.run(layer, rounded, options.batch_size)
             layer.to_empty(device="meta")
@@ -159,6 +164,14 @@ class QuantizeJob:
         finally:
             for hook in hooks:
                 hook.remove()
+
+    def _kv_scales(self, layer: Any, index: int, hidden: Tensor) -> dict[str, Tensor]:
+        """The layer is the one that was quantized: AWQ scales the values of a layer."""
+        prefix = PREFIX.format(index)
+        kv_range = KvRange(layer, prefix.rstrip("."), self.model.config)
+        with kv_range.observed():
+            self.model.run(layer, hidden, self.options.batch_size)
+        return {prefix + name: scale for name, scale in kv_range.scales().items()}
 
     @torch.inference_mode()
     def _quantize_layer(
@@ -222,9 +235,12 @@ class QuantizeJob:
         if options.layout == "awq":
             return write.awq_config(options.awq_block_size, ignore)
         group = options.awq_block_size if options.kind is WeightKind.INT4 else 0
-        return write.compressed_tensors_config(
+        config = write.compressed_tensors_config(
             options.kind, group, options.kind is not WeightKind.INT4, False, ignore
         )
+        if options.kv_cache_dtype:
+            config["kv_cache_scheme"] = write.KV_CACHE_SCHEME
+        return config
 
     def _apply_written(self, layer: Any, index: int, path: Path) -> None:
         """What was written, read back as a server reads it: the measured quality is the file's."""

@@ -21,6 +21,7 @@ NOT_MADE = (
     "int4_blockwise",
 )
 """Formats of TensorRT-LLM's tool that are refused by name."""
+KV_CACHE_DTYPES = ("", "fp8")
 LAYOUTS = ("compressed-tensors", "awq")
 
 
@@ -34,6 +35,8 @@ class QuantizeOptions(msgspec.Struct, frozen=True, kw_only=True):
     calib_dataset: Path | None = None
     calib_size: int = 128
     calib_max_seq_length: int = 512
+    kv_cache_dtype: str = ""
+    """Empty, or fp8: the checkpoint gets calibrated scales for the KV cache."""
     quantize_lm_head: bool = False
     device: str = "auto"
     seed: int = 1234
@@ -50,6 +53,14 @@ class QuantizeOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise invalid_arg(f"awq_block_size is {self.awq_block_size}, expected 32, 64 or 128")
         if self.layout == "awq" and self.kind is not WeightKind.INT4:
             raise invalid_arg(f"--form awq goes with int4 formats, and qformat is '{self.qformat}'")
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise invalid_arg(
+                f"kv_cache_dtype is '{self.kv_cache_dtype}', expected fp8, or nothing for 16 bits"
+            )
+        if self.kv_cache_dtype and self.layout == "awq":
+            raise invalid_arg(
+                "kv_cache_dtype goes with compressed-tensors: AutoAWQ's layout has no place for it"
+            )
         for name in ("batch_size", "calib_size", "calib_max_seq_length"):
             if getattr(self, name) < 1:
                 raise invalid_arg(f"{name} is {getattr(self, name)}, expected at least 1")
@@ -62,4 +73,4 @@ class QuantizeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_calibrated(self) -> bool:
-        return self.qformat in ("int4_awq", "int4_gptq")
+        return self.qformat in ("int4_awq", "int4_gptq") or bool(self.kv_cache_dtype)

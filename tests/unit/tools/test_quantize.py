@@ -16,10 +16,12 @@ import tokenizers
 
 from naiad.cli import main as cli
 from naiad.errors import NaiadError
+from naiad.llm.checkpoint.safetensors_source import SafetensorsSource
+from naiad.llm.start.kv_precision import read_kv_scales
 from naiad.tools.quantize import job as job_module
 from naiad.tools.quantize.job import Outcome, QuantizeJob
 from naiad.tools.quantize.options import QFORMATS, QuantizeOptions
-from naiad.tools.quantize.report import HTML_NAME, JSON_NAME, write_report
+from naiad.tools.quantize.report import HTML_NAME, JSON_NAME, measure, write_report
 from tests.unit.llm.engines import request, run, small_engine
 
 SHAPE: dict[str, Any] = {
@@ -175,6 +177,8 @@ def test_the_report_is_beside_the_checkpoint(checkpoint: Path) -> None:
     ({"qformat": "int5"}, "expected one of int4_awq"),
     ({"awq_block_size": 48}, "awq_block_size is 48"),
     ({"qformat": "fp8", "layout": "awq"}, "--form awq"),
+    ({"kv_cache_dtype": "int8"}, "kv_cache_dtype is .int8., expected fp8"),
+    ({"kv_cache_dtype": "fp8", "layout": "awq"}, "kv_cache_dtype goes with compressed"),
     ({"calib_size": 0}, "calib_size is 0"),
     ({"calib_dataset": Path("/nowhere")}, "not a file"),
 ], ids=str)  # fmt: skip
@@ -226,3 +230,50 @@ def test_init_llm_quantizes_into_the_repository(form: str, checkpoint: Path) -> 
     config = (folder.parent / "config.pbtxt").read_text()
     assert str(folder) in config
     assert "int4" in small_engine(folder, dtype="auto").quantization
+
+
+def test_an_fp8_kv_cache_gets_scales_that_hold_every_key_and_value(checkpoint: Path) -> None:
+    """The bound of keys holds at any position, because it is that of pairs before the rotation."""
+    outcome = quantize(checkpoint, kv_cache_dtype="fp8")
+    config = json.loads((outcome.output_dir / "config.json").read_text())
+    scheme = config["quantization_config"]["kv_cache_scheme"]
+    assert (scheme["num_bits"], scheme["type"], scheme["strategy"]) == (8, "float", "tensor")
+    source = SafetensorsSource(outcome.output_dir, torch.device("cpu"))
+    scales = read_kv_scales(source, "model.layers.{}.", 3)
+    assert all(scale.key > 0 and scale.value > 0 for scale in scales)
+    model = transformers.LlamaForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    tokens = torch.arange(200)[None] % 256
+    with torch.inference_mode():
+        cache = model(tokens, use_cache=True).past_key_values
+    for scale, layer in zip(scales, cache.layers, strict=True):
+        # AWQ has scaled values down by channel, so only keys compare with the plain model.
+        assert float(layer.keys.abs().amax()) / scale.key < 1.3 * 448
+    done = run(
+        small_engine(outcome.output_dir, dtype="auto"), [request("a", [1, 2, 3], max_tokens=4)]
+    )
+    assert len(done[("a", 0)].tokens) == 4
+
+
+def test_compressed_tensors_reads_the_kv_scheme(checkpoint: Path) -> None:
+    pytest.importorskip("compressed_tensors", reason="reads what we write")
+    outcome = quantize(checkpoint, qformat="int8_wo", kv_cache_dtype="fp8")
+    from compressed_tensors.quantization import QuantizationConfig
+
+    config = json.loads((outcome.output_dir / "config.json").read_text())["quantization_config"]
+    parsed = QuantizationConfig.model_validate(
+        {name: value for name, value in config.items() if name != "version"}
+    )
+    assert parsed.kv_cache_scheme.num_bits == 8
+
+
+def test_the_report_says_how_fast_both_are(checkpoint: Path) -> None:
+    outcome = quantize(checkpoint)
+    given = options(checkpoint)
+    speed = measure(given)
+    assert speed.reason == ""
+    assert speed.before is not None
+    assert speed.after is not None
+    write_report(outcome, given, speed)
+    report = json.loads((outcome.output_dir / JSON_NAME).read_text())
+    assert report["tokens_per_second"]["after"] == speed.after
+    assert "tokens per second, one request" in (outcome.output_dir / HTML_NAME).read_text()
