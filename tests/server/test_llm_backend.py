@@ -329,3 +329,9 @@ def test_many_requests_with_random_lengths_and_cancellations_leave_nothing_behin
 @pytest.fixture(name="server")
 def _server(llm_server: Server) -> Server:
     return llm_server
+
+
+def test_the_config_says_which_engine_was_loaded(server: Server) -> None:
+    status, config = server.get("/v2/models/tiny/config")
+    assert status == 200
+    assert config["parameters"]["loaded_engine"] == {"string_value": "native"}

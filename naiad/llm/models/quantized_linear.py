@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from naiad.llm.models.decoder_weights import Linear
+from naiad.llm.models.decoder_weights import MATRICES, DecoderWeights, Linear
 
 
 @dataclass(slots=True)
@@ -59,3 +59,17 @@ class PartedLinear(Linear):
     quantized only some. `weight` is empty."""
 
     parts: list[Linear] = field(default_factory=list)
+
+
+def widening_bytes(weights: DecoderWeights) -> int:
+    """Returns the memory of the largest int4 matrix in 16 bits: steps with many rows widen one at a
+    time where no copy is kept."""
+    return max(
+        (
+            2 * linear.num_outputs * linear.num_inputs
+            for layer in weights.layers
+            for name in MATRICES
+            if isinstance(linear := getattr(layer, name), Int4Linear) and linear.wide is None
+        ),
+        default=0,
+    )

@@ -20,6 +20,7 @@ from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import DecoderWeights
 from naiad.llm.models.description import ModelDescription, describe
 from naiad.llm.models.packed_linear import pack_weights
+from naiad.llm.models.quantized_linear import widening_bytes
 from naiad.llm.models.rope_tables import rope_tables
 from naiad.llm.models.torch_operations import TorchOperations
 from naiad.llm.sequence_builder import SequenceBuilder
@@ -78,6 +79,7 @@ def build_engine(
         eos_token_ids,
         settings,
         kv_scales,
+        widening_bytes(weights),
     )
 
 
@@ -127,6 +129,7 @@ def _assemble(
     eos_token_ids: list[int],
     settings: EngineSettings,
     kv_scales: list[KvScales] | None = None,
+    scratch_bytes: int = 0,
 ) -> Engine:
     is_gpu = device.type == "cuda"
     num_tokens = settings.max_num_batched_tokens or (
@@ -134,7 +137,9 @@ def _assemble(
     )
     table = SlotTable(settings.max_num_seqs, description.vocab_size, device)
     cache_dtype = kv_cache_dtype(settings, device, dtype)
-    num_blocks = num_kv_blocks(description, settings, num_tokens, device, dtype, cache_dtype)
+    num_blocks = num_kv_blocks(
+        description, settings, num_tokens, device, dtype, cache_dtype, scratch_bytes
+    )
     wanted_len = min(
         settings.max_model_len or description.max_position_embeddings,
         description.max_position_embeddings,

@@ -47,9 +47,10 @@ def num_kv_blocks(
     device: torch.device,
     dtype: torch.dtype,
     cache_dtype: torch.dtype | None = None,
+    scratch_bytes: int = 0,
 ) -> int:
     """Returns the number of blocks, including the one that padding uses. Called after the weights
-    are on the device."""
+    are on the device. `scratch_bytes` is what a step needs besides activations."""
     if settings.num_kv_blocks is not None:
         return settings.num_kv_blocks + 1
     num_bytes = settings.kv_cache_bytes
@@ -57,7 +58,7 @@ def num_kv_blocks(
         num_bytes = (
             DEFAULT_CPU_BYTES
             if device.type == "cpu"
-            else _free_bytes(description, settings, num_tokens, device, dtype)
+            else _free_bytes(description, settings, num_tokens, device, dtype) - scratch_bytes
         )
     most_useful = settings.max_num_seqs * -(
         -(settings.max_model_len or description.max_position_embeddings) // settings.block_size

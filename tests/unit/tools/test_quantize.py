@@ -255,12 +255,10 @@ def test_an_fp8_kv_cache_gets_scales_that_hold_every_key_and_value(checkpoint: P
 
 
 def test_compressed_tensors_reads_the_kv_scheme(checkpoint: Path) -> None:
-    pytest.importorskip("compressed_tensors", reason="reads what we write")
+    quantization: Any = pytest.importorskip("compressed_tensors.quantization")
     outcome = quantize(checkpoint, qformat="int8_wo", kv_cache_dtype="fp8")
-    from compressed_tensors.quantization import QuantizationConfig
-
     config = json.loads((outcome.output_dir / "config.json").read_text())["quantization_config"]
-    parsed = QuantizationConfig.model_validate(
+    parsed = quantization.QuantizationConfig.model_validate(
         {name: value for name, value in config.items() if name != "version"}
     )
     assert parsed.kv_cache_scheme.num_bits == 8
