@@ -18,6 +18,7 @@ import msgspec
 from naiad import log
 from naiad.errors import Code, NaiadError, internal
 from naiad.instances.channel import Channel
+from naiad.instances.printed_lines import PrintedLines
 from naiad.instances.template_process import TemplateProcess
 from naiad.ipc.messages import (
     Configure,
@@ -68,6 +69,7 @@ class WorkerProcess:
         self.name = name
         self.pid = 0
         self._pidfd: int | None = None
+        self._printed: PrintedLines | None = None
         self._listener: WorkerListener | None = None
         self._reply: asyncio.Future[ToServer] | None = None
         """The reply to the request that is under way."""
@@ -162,6 +164,9 @@ class WorkerProcess:
                 self.pid = message.pid
                 self._pidfd = self.channel.link.pop_fd()
                 self._loop.add_reader(self._pidfd, self._on_pidfd)
+                self._printed = PrintedLines(
+                    self._loop, self.channel.link.pop_fd(), self.name, self.pid
+                )
                 self._finish_reply(message)
             case Configured() | Loaded():
                 self._finish_reply(message)
@@ -206,6 +211,9 @@ class WorkerProcess:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
             self._pidfd = None
+        if self._printed is not None:
+            self._printed.close()
+            self._printed = None
         if self._reply is not None and not self._reply.done():
             # How the process ended is known when its parent has reaped it, a moment later.
             self.exited.add_done_callback(

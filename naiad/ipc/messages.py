@@ -120,8 +120,8 @@ class Borrow(Message, tag=20):
 
 
 class Started(Message, tag=30):
-    """The first message of a worker, with its own pidfd, which cannot refer to another process as
-    the number could."""
+    """The first message of a worker. Two descriptors are sent with it: the worker's own pidfd,
+    which cannot refer to another process as the number could, and the pipe that it prints to."""
 
     pid: int
 

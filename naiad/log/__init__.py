@@ -1,11 +1,11 @@
 """The server's log: its own lines, and the lines that its workers send.
 
 In:  `info`, `warning`, `error` and `verbose`, from anywhere in the server process; `emit` for a
-     line that was written elsewhere.
+     line that was written elsewhere; `printed` for a line that a model wrote to stdout or stderr.
 Out: INFO goes to stdout, WARNING and ERROR go to stderr, or everything goes to --log-file. The
      thread of naiad.log.writer does the writing.
 Rule: logging never blocks and never raises. A level that is off costs one comparison. Messages
-      never contain headers, keys or tensor data.
+      never contain headers, keys or tensor data. Failures that repeat are counted (repeats.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,19 @@ from collections.abc import Mapping
 
 import msgspec
 
-from naiad.log.line import ERROR, INFO, VERBOSE, WARNING, head, indented, json_line, quote
+from naiad.log.line import (
+    ERROR,
+    INFO,
+    VERBOSE,
+    WARNING,
+    escape_control,
+    head,
+    indented,
+    json_line,
+    printed_head,
+    quote,
+)
+from naiad.log.repeats import Repeats
 from naiad.log.writer import LogWriter
 
 MAX_MESSAGE_CHARS = 1 << 20
@@ -62,12 +74,33 @@ def configure(new: LogSettings) -> None:
         _file_descriptor = -1
     if new.log_file:
         try:
-            _file_descriptor = os.open(new.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            _file_descriptor = _open(new.log_file)
         except OSError as failure:
             warning(
                 f"cannot write the log file '{new.log_file}': {failure.strerror}; "
                 "logging to the console"
             )
+
+
+def reopen() -> None:
+    """Opens the log file by its name again, after it was moved away (log rotation).
+
+    Raises OSError, and then goes on with the old file.
+    """
+    global _file_descriptor
+    if not settings.log_file:
+        return
+    new = _open(settings.log_file)
+    if _file_descriptor < 0:
+        _file_descriptor = new
+        return
+    # The number stays the same, so that lines which wait to be written reach the new file.
+    os.dup2(new, _file_descriptor, inheritable=False)
+    os.close(new)
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 
 def shown_settings() -> dict[str, str | bool | int]:
@@ -148,6 +181,9 @@ def emit(
     """
     if not _is_on(severity):
         return
+    report_repeats()
+    if severity in (WARNING, ERROR) and not _repeats.admit((severity, file, line), message):
+        return
     if len(message) > MAX_MESSAGE_CHARS:
         num_cut = len(message) - MAX_MESSAGE_CHARS
         message = f"{message[:MAX_MESSAGE_CHARS]}... ({num_cut} more characters)"
@@ -155,6 +191,31 @@ def emit(
         _descriptor(severity),
         _text(severity, message, file, line, pid, time_ns or time.time_ns(), request_id, details),
     )
+
+
+def printed(instance: str, text: str, pid: int) -> None:
+    """Logs one line that the worker of `instance` wrote to stdout or stderr.
+
+    It is marked as the model's and escaped, so that it cannot pass for a line of the server. It is
+    written even if INFO is off, as it was when workers wrote to the console themselves.
+    """
+    time_ns = time.time_ns()
+    if settings.log_json:
+        line = json_line(INFO, time_ns, pid, "", 0, text, instance=instance)
+    else:
+        start = printed_head(time_ns, pid, instance, settings.log_format)
+        line = f"{start}{quote(text) if settings.should_escape else escape_control(text)}\n"
+    _writer.put(_descriptor(INFO), line.encode(errors="backslashreplace"))
+
+
+def report_repeats(*, is_final: bool = False) -> None:
+    """Logs how often failures were repeated that were only counted. The server calls this
+    regularly."""
+    for (severity, file, line), message in _repeats.pop_due(is_final=is_final):
+        _writer.put(
+            _descriptor(severity),
+            _text(severity, message, file, line, os.getpid(), time.time_ns()),
+        )
 
 
 def flush(timeout_s: float = 1.0) -> bool:
@@ -257,3 +318,4 @@ def _reserve_standard_descriptors() -> None:
 
 
 _writer = LogWriter(_describe_loss)
+_repeats = Repeats(time.monotonic)

@@ -23,6 +23,8 @@ class LogLine(msgspec.Struct):
     line: int
     message: str
     request_id: str | msgspec.UnsetType = msgspec.UNSET
+    instance: str | msgspec.UnsetType = msgspec.UNSET
+    """The instance whose model printed the line; `file` is empty then."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -30,9 +32,17 @@ _encoder = msgspec.json.Encoder()
 
 def head(severity: str, time_ns: int, pid: int, file: str, line: int, log_format: str) -> str:
     letter = severity[0] if severity != VERBOSE else "I"
+    return _head(letter, time_ns, f"{pid} {_base_name(file)}:{line}] ", log_format)
+
+
+def printed_head(time_ns: int, pid: int, instance: str, log_format: str) -> str:
+    """The start of a line that a model printed. No line of the server looks like it."""
+    return _head("I", time_ns, f"{pid} {escape(instance)} printed] ", log_format)
+
+
+def _head(letter: str, time_ns: int, origin: str, log_format: str) -> str:
     seconds, ns = divmod(time_ns, 1_000_000_000)
     utc = time.gmtime(seconds)
-    origin = f"{pid} {_base_name(file)}:{line}] "
     if log_format == "ISO8601":
         return f"{_iso_seconds(utc)}Z {letter} {origin}"
     date = f"{utc.tm_mon:02}{utc.tm_mday:02}"
@@ -40,14 +50,28 @@ def head(severity: str, time_ns: int, pid: int, file: str, line: int, log_format
 
 
 def json_line(
-    severity: str, time_ns: int, pid: int, file: str, line: int, message: str, request_id: str
+    severity: str,
+    time_ns: int,
+    pid: int,
+    file: str,
+    line: int,
+    message: str,
+    request_id: str = "",
+    instance: str = "",
 ) -> str:
     seconds, ns = divmod(time_ns, 1_000_000_000)
     stamp = f"{_iso_seconds(time.gmtime(seconds))}.{ns // 1000:06}Z"
     try:
         text = _encoder.encode(
             LogLine(
-                stamp, severity, pid, _base_name(file), line, message, request_id or msgspec.UNSET
+                stamp,
+                severity,
+                pid,
+                _base_name(file),
+                line,
+                message,
+                request_id or msgspec.UNSET,
+                instance or msgspec.UNSET,
             )
         ).decode()
         return _LATE_CONTROL.sub(_escape_character, text) + "\n"
@@ -60,6 +84,7 @@ def json_line(
             line,
             _printable(message),
             _printable(request_id),
+            _printable(instance),
         )
 
 

@@ -244,9 +244,9 @@ class WorkerChannel:
                 self.link.unplace(tensors)
             raise
 
-    def send_with_fd(self, message: Message, fd: int) -> None:
+    def send_with_fds(self, message: Message, fds: list[int]) -> None:
         with self._send_lock:
-            self._send(message, [fd])
+            self._send(message, fds)
 
     def _send(self, message: Message, more_fds: list[int] | None = None) -> None:
         out = self._out

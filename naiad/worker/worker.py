@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import gc
+import io
 import os
 import random
 import socket
@@ -83,11 +84,12 @@ class Worker:
                     return
 
     def _send_started(self) -> None:
-        pidfd = os.pidfd_open(os.getpid())
+        pidfd, printed = os.pidfd_open(os.getpid()), redirect_output()
         try:
-            self.channel.send_with_fd(Started(os.getpid()), pidfd)
+            self.channel.send_with_fds(Started(os.getpid()), [pidfd, printed])
         finally:
             os.close(pidfd)
+            os.close(printed)
 
     def _configure(self, arguments: LoadArguments) -> None:
         try:
@@ -304,6 +306,21 @@ def _name_process(name: str) -> None:
             comm.write(name[-15:])
     except OSError:
         pass
+
+
+def redirect_output() -> int:
+    """Makes stdout and stderr a pipe, and returns the end that the server reads: lines of a model
+    must not look like lines of the server."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(writer, 1)
+    os.dup2(writer, 2)
+    os.close(writer)
+    # What a model prints before it crashes must not be lost.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    return reader
 
 
 def reseed() -> None:

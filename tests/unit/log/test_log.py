@@ -252,3 +252,38 @@ def test_details_are_part_of_a_json_line(capfd: pytest.CaptureFixture[str]) -> N
     log.error("failed", "one\ntwo")
     (line,) = written(capfd)[1].splitlines()
     assert json.loads(line)["message"] == "failed\none\ntwo"
+
+
+def test_reopen_follows_the_name_of_the_file(tmp_path: Path) -> None:
+    path, moved = tmp_path / "log", tmp_path / "log.1"
+    log.configure(LogSettings(log_file=str(path)))
+    log.info("before")
+    assert log.flush(10)
+    path.rename(moved)
+    log.reopen()
+    log.info("after")
+    assert log.flush(10)
+    assert '"before"' in moved.read_text()
+    assert '"after"' in path.read_text()
+    assert '"before"' not in path.read_text()
+
+
+def test_a_file_that_cannot_be_reopened_stays_open(tmp_path: Path) -> None:
+    path, moved = tmp_path / "folder" / "log", tmp_path / "moved"
+    path.parent.mkdir()
+    log.configure(LogSettings(log_file=str(path)))
+    path.parent.rename(moved)
+    with pytest.raises(OSError, match="No such file"):
+        log.reopen()
+    log.info("after")
+    assert log.flush(10)
+    assert '"after"' in (moved / "log").read_text()
+
+
+def test_repeated_failures_are_counted(capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(50):
+        log.error("the same failure")
+    log.report_repeats(is_final=True)
+    lines = written(capfd)[1].splitlines()
+    assert len(lines) == 4
+    assert '"47 more times within 10 s: the same failure"' in lines[-1]
