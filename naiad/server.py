@@ -4,7 +4,9 @@ Ports are bound before models load, so that a port in use is reported at once an
 succeed at once. The `Started ... at` lines that scripts wait for are printed when the models have
 been loaded, as in Triton.
 On SIGTERM the server becomes not ready, then stops accepting requests, finishes the requests in
-flight, finalizes the models and exits with 0. A second signal or the timeout forces the exit.
+flight, closes the connections, finalizes the models and exits with 0. Requests that do not finish
+in time are cancelled. A second signal, or a model that does not stop in time, forces the exit.
+On SIGHUP the server reads its files again (naiad.core.reread).
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from pathlib import Path
 import uvloop
 
 from naiad import __version__, log, tables, wiring
+from naiad.core.reread import Reread
 from naiad.errors import Code, NaiadError
 from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.frontends.http.frontend import HttpFrontend
@@ -45,6 +48,10 @@ from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
 
 LISTEN_BACKLOG = 4096
+MAX_FINALIZE_S = 5.0
+FINALIZE_SHARE = 0.25
+"""The part of --exit-timeout-secs, up to MAX_FINALIZE_S, that is kept for connections to close and
+models to finalize: requests in flight are cancelled before."""
 SAME_STOP_S = 0.1
 """Signals that follow each other faster than this are one request to stop."""
 NO_TERMINAL_COLUMNS = 100
@@ -67,6 +74,7 @@ def run(settings: Settings) -> int:
             print(error.details, file=sys.stderr)
         return 1
     finally:
+        log.report_repeats(is_final=True)
         log.flush()
 
 
@@ -88,6 +96,8 @@ class Server:
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._listeners: list[asyncio.Server] = []
         self._last_signal_s = -math.inf
+        self.reread = Reread()
+        """What SIGHUP reads again."""
         self._failed = ""
         """Which models failed at the start, and why."""
 
@@ -95,6 +105,8 @@ class Server:
         settings, loop = self._settings, asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
+        loop.add_signal_handler(signal.SIGHUP, self.reread.run)
+        self.reread.subscribe("the log file", log.reopen)
         self._templates = Templates(loop)
         try:
             custom = CustomMetrics()
@@ -284,18 +296,33 @@ class Server:
         for listener in self._listeners:
             listener.close()
         log.info("Waiting for in-flight requests to complete.")
-        grace_s = float(self._settings.exit_timeout_secs)
+        timeout_s = float(self._settings.exit_timeout_secs)
+        finalize_s = min(MAX_FINALIZE_S, timeout_s * FINALIZE_SHARE)
+        end_s = time.monotonic() + timeout_s - finalize_s
         log.info(
-            f"Timeout {grace_s:g}: Found {repository.num_with_inflight()} model versions that have "
-            "in-flight inferences"
+            f"Timeout {timeout_s:g}: Found {repository.num_with_inflight()} model versions that "
+            "have in-flight inferences"
         )
-        await repository.drain()
-        await asyncio.gather(
-            self._http.stop(grace_s), self._grpc.stop(grace_s), self._metrics.stop(1.0)
-        )
+        draining = asyncio.ensure_future(repository.drain())
+        try:
+            await asyncio.wait([draining], timeout=end_s - time.monotonic())
+            if not draining.done():
+                log.warning(
+                    f"{repository.num_with_inflight()} model versions still have in-flight "
+                    "inferences, which are cancelled"
+                )
+            grace_s = max(end_s - time.monotonic(), 0.0)
+            # Closing the connections cancels the requests that are still in flight.
+            await asyncio.gather(
+                self._http.stop(grace_s), self._grpc.stop(grace_s), self._metrics.stop(1.0)
+            )
+            # A model that does not stop must not keep the others from finalizing.
+            await asyncio.wait([draining], timeout=finalize_s / 2)
+        finally:
+            draining.cancel()
         log.info("All models are stopped, unloading models")
         log.info(
-            f"Timeout {grace_s:g}: Found {len(list(repository.models()))} live models and 0 "
+            f"Timeout {timeout_s:g}: Found {len(list(repository.models()))} live models and 0 "
             "in-flight non-inference requests"
         )
         await repository.stop()
@@ -310,6 +337,7 @@ class Server:
             while True:
                 await asyncio.sleep(HEARTBEAT_NS / 1e9)
                 self._core.repository.heartbeat(time.monotonic_ns())
+                log.report_repeats()
 
         task = asyncio.ensure_future(repeat())
         try:

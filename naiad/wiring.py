@@ -95,6 +95,7 @@ def http_options(settings: Settings) -> HttpOptions:
             max_head_bytes=settings.http_max_header_size,
             receive_timeout_s=settings.http_request_timeout_secs,
             keep_alive_timeout_s=settings.http_keepalive_timeout_secs,
+            write_timeout_s=settings.http_write_timeout_secs,
         ),
     )
 
@@ -109,6 +110,11 @@ def grpc_options(settings: Settings) -> GrpcOptions:
         max_ping_strikes=settings.grpc_http2_max_ping_strikes,
         max_connection_age_ms=settings.grpc_max_connection_age,
         max_connection_age_grace_ms=settings.grpc_max_connection_age_grace,
+        request_timeout_s=settings.grpc_request_timeout_secs,
+        idle_timeout_s=settings.grpc_idle_timeout_secs,
+        stream_idle_timeout_s=settings.grpc_stream_idle_timeout_secs,
+        write_timeout_s=settings.grpc_write_timeout_secs,
+        max_watches=settings.grpc_max_watches,
         fast_paths=settings.fast_paths,
         infer_response_compression_level=settings.grpc_infer_response_compression_level,
         header_forward_pattern=settings.grpc_header_forward_pattern,

@@ -43,9 +43,6 @@ class FastStream(Stream, kw_only=True):
     """A large request until all of it has arrived; it has its memory already."""
     reader: Arrival | None = None
     """Set while a large request arrives."""
-    # The last observation of the protocol's stall check.
-    seen_bytes: int = 0
-    seen_ns: int = 0
 
     def start(self, request: InferRequest, model: Model) -> None:
         call = self.call = FastCall(self.connection.core, self.frames.plan, self)
@@ -65,6 +62,17 @@ class FastStream(Stream, kw_only=True):
     @property
     def is_done(self) -> bool:
         return self.context is not self
+
+    @property
+    def is_message_due(self) -> bool:
+        return False
+
+    @property
+    def is_idle(self) -> bool:
+        return False
+
+    def stop(self) -> None:
+        """A request that has arrived gets its response."""
 
     def receive(self, messages: list[Message], end_stream: bool) -> None:
         request = self.arriving

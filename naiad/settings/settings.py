@@ -365,6 +365,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_extension=True,
         ),
     ] = 600.0
+    http_write_timeout_secs: Annotated[
+        float,
+        HTTP(
+            "Close a connection whose client reads nothing of a response for this many seconds.",
+            parse=value.above_zero,
+            is_extension=True,
+        ),
+    ] = 60.0
 
     allow_grpc: Annotated[bool, GRPC("Serve gRPC.")] = True
     grpc_address: Annotated[
@@ -487,6 +495,50 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="MILLISECONDS",
         ),
     ] = 0
+    grpc_request_timeout_secs: Annotated[
+        float,
+        GRPC(
+            "Maximum time for a new connection to send its first request, and to receive a frame, "
+            "headers or a message that has begun, in seconds. The call or the connection ends "
+            "after it. The limit is extended while data arrives at a reasonable rate.",
+            parse=value.above_zero,
+            is_extension=True,
+        ),
+    ] = 60.0
+    grpc_idle_timeout_secs: Annotated[
+        float,
+        GRPC(
+            "Close a connection that has had no call for this many seconds. 0 means never.",
+            parse=seconds,
+            is_extension=True,
+        ),
+    ] = 600.0
+    grpc_stream_idle_timeout_secs: Annotated[
+        float,
+        GRPC(
+            "End a ModelStreamInfer call that has had no request for this many seconds and waits "
+            "for no response. 0 means never.",
+            parse=seconds,
+            is_extension=True,
+        ),
+    ] = 3600.0
+    grpc_write_timeout_secs: Annotated[
+        float,
+        GRPC(
+            "Close a connection whose client reads nothing of its responses for this many seconds.",
+            parse=value.above_zero,
+            is_extension=True,
+        ),
+    ] = 300.0
+    grpc_max_watches: Annotated[
+        int,
+        GRPC(
+            "Maximum number of open Health.Watch calls, of which one connection may have 100. "
+            "Further calls get RESOURCE_EXHAUSTED.",
+            parse=count,
+            is_extension=True,
+        ),
+    ] = 10_000
     grpc_restricted_protocol: Annotated[
         tuple[Restriction, ...],
         GRPC(

@@ -308,7 +308,7 @@ class TestArrival:
         assert pair.fast.endpoint.budget.used_bytes == 0
 
     async def test_it_stops_arriving(self) -> None:
-        pair = Pair(GrpcOptions(receive_stall_timeout_s=10))
+        pair = Pair(GrpcOptions(request_timeout_s=10))
         await warm(pair)
         rest = _begin(pair, pair.request(large()))
         for num_bytes in (50_000, 0, 0):
@@ -321,7 +321,7 @@ class TestArrival:
 
             pair.both(later)
             await pair.check()
-        assert pair.fast.endpoint.counters.failures == {"receive_stall": 1}
+        assert pair.fast.endpoint.counters.failures == {"request_timeout": 1}
         assert pair.fast.endpoint.budget.used_bytes == 0
         pair.both(lambda rig: rig.feed(rest))
         pair.feed(pair.request(large()))

@@ -70,6 +70,13 @@ class Counting:
     def on_cancel(self) -> None:
         self.handlers.cancelled.append(self.call)
 
+    def on_stop(self) -> None:
+        self.call.finish(Status.UNAVAILABLE)
+
+    @property
+    def is_idle(self) -> bool:
+        return True
+
 
 @pytest.fixture
 def handlers() -> Handlers:

@@ -12,18 +12,33 @@ from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.grpc.status import Status
 from naiad.transport.http2.frame import MAX_STREAM_ID, ErrorCode
 from naiad.transport.http2.limits import Http2Limits
+from tests.unit.transport.http2.http2_rig import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    HEADERS,
+    PING,
+    REQUEST,
+    frame,
+)
 from tests.wire.grpc_rig import Rig, framed
 
-ECHO, HELD = "/t.T/Echo", "/t.T/Held"
+ECHO, HELD, STREAM = "/t.T/Echo", "/t.T/Held", "/t.T/Stream"
 
 
 class Handlers:
     def __init__(self) -> None:
         self.held: list[Call] = []
         self.cancelled = 0
-        self.methods = [Method(ECHO, unary=self.echo), Method(HELD, unary=self.hold)]
+        self.streams: list[Listening] = []
+        self.methods = [
+            Method(ECHO, unary=self.echo),
+            Method(HELD, unary=self.hold),
+            Method(STREAM, stream=self.listen),
+        ]
 
     def echo(self, call: Call, message: Buffer) -> None:
         call.reply([message], len(message))
@@ -34,6 +49,33 @@ class Handlers:
 
     def cancel(self) -> None:
         self.cancelled += 1
+
+    def listen(self, call: Call) -> Listening:
+        self.streams.append(Listening(call, self))
+        return self.streams[-1]
+
+
+class Listening:
+    """A stream that keeps what it receives."""
+
+    def __init__(self, call: Call, handlers: Handlers) -> None:
+        self.call = call
+        self.handlers = handlers
+        self.messages: list[Buffer] = []
+        self.is_idle = True
+
+    def on_message(self, message: Buffer) -> None:
+        self.messages.append(message)
+
+    def on_half_close(self) -> None:
+        self.call.finish(Status.OK)
+
+    def on_cancel(self) -> None:
+        self.handlers.cancel()
+
+    def on_stop(self) -> None:
+        if self.is_idle:
+            self.call.finish(Status.UNAVAILABLE, "stopped")
 
 
 @pytest.fixture
@@ -61,7 +103,7 @@ class TestGreeting:
         assert other.transport.is_closed
 
     async def test_a_connection_that_asks_for_nothing_is_closed(self, handlers: Handlers) -> None:
-        rig = build(handlers, first_request_timeout_s=10)
+        rig = build(handlers, request_timeout_s=10)
         rig.tick(9)
         assert not rig.transport.is_closed
         rig.tick(2)
@@ -69,7 +111,7 @@ class TestGreeting:
         assert rig.endpoint.counters.failures == {"first_request_timeout": 1}
 
     async def test_a_connection_with_one_request_stays_open(self, handlers: Handlers) -> None:
-        rig = build(handlers, first_request_timeout_s=10)
+        rig = build(handlers, request_timeout_s=10, idle_timeout_s=0)
         await rig.unary(ECHO, b"x")
         for _ in range(100):
             rig.tick(60)
@@ -242,10 +284,51 @@ class TestStop:
         await rig.close()
         await rig.endpoint.stop(60)
 
+    async def test_idle_streams_end_at_once(self, handlers: Handlers) -> None:
+        rig = build(handlers)
+        idle, busy = rig.open(STREAM), rig.open(STREAM)
+        await rig.settle()
+        handlers.streams[1].is_idle = False
+        stopping = asyncio.create_task(rig.endpoint.stop(60))
+        await rig.settle()
+        assert (idle.status, idle.message) == (14, "stopped")
+        assert busy.status is None
+        assert not stopping.done()
+        handlers.streams[1].call.finish(Status.OK)
+        await rig.settle()
+        await stopping
+        assert busy.status == 0
+
+    @pytest.mark.parametrize("begun", [b"", framed(b"x" * 100)[:50]])
+    async def test_half_a_request_does_not_hold_up_the_stop(
+        self, handlers: Handlers, begun: bytes, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("naiad.transport.grpc.endpoint.STOP_RECEIVE_S", 0.0)
+        rig = build(handlers)
+        call = rig.open(ECHO)
+        if begun:
+            rig.client.sender.data(call.stream, [begun], len(begun))
+        await rig.settle()
+        stopping = asyncio.create_task(rig.endpoint.stop(3600))
+        while not rig.transport.is_closed:
+            await rig.settle()
+        assert (call.status, call.message) == (14, "the server is shutting down")
+        await stopping
+
+    async def test_half_a_frame_does_not_hold_up_the_stop(self, handlers: Handlers) -> None:
+        rig = build(handlers)
+        await rig.unary(ECHO, b"x")
+        rig.feed(frame(DATA, 0, 1, b"x" * 1000)[:500])
+        stopping = asyncio.create_task(rig.endpoint.stop(3600))
+        await asyncio.sleep(0)
+        rig.tick(2)  # the client cannot acknowledge the ping
+        assert rig.transport.is_closed
+        await stopping
+
 
 class TestStalls:
     async def test_a_message_that_never_ends(self, handlers: Handlers) -> None:
-        rig = build(handlers, receive_stall_timeout_s=10)
+        rig = build(handlers, request_timeout_s=10)
         call = rig.open(ECHO)
         rig.client.sender.data(call.stream, [framed(b"x" * 1000)[:500]], 500)
         await rig.settle()
@@ -256,34 +339,178 @@ class TestStalls:
         rig.tick(1)
         rig.exchange()
         assert (call.status, call.message) == (4, "the rest of the request did not arrive in time")
-        assert rig.endpoint.counters.failures == {"receive_stall": 1}
+        assert rig.endpoint.counters.failures == {"request_timeout": 1}
         await rig.close()
 
-    async def test_the_server_waits_for_a_slow_message(self, handlers: Handlers) -> None:
-        rig = build(handlers, receive_stall_timeout_s=10)
+    async def test_a_message_that_drips(self, handlers: Handlers) -> None:
+        rig = build(handlers, request_timeout_s=10)
         call = rig.open(ECHO)
         data = framed(b"x" * 100)
-        for at in range(0, len(data), 5):
-            rig.client.sender.data(call.stream, [data[at : at + 5]], 5)
-            rig.exchange()
-            for _ in range(5):
+        for offset in range(0, len(data), 5):
+            if call.status is None:
+                rig.client.sender.data(call.stream, [data[offset : offset + 5]], 5)
+                rig.exchange()
                 rig.tick(1)
+                rig.exchange()
+        assert (call.status, call.message) == (4, "the rest of the request did not arrive in time")
+        assert rig.endpoint.counters.failures == {"request_timeout": 1}
+        await rig.close()
+
+    async def test_a_large_message_at_a_reasonable_rate(self, handlers: Handlers) -> None:
+        rig = build(handlers, request_timeout_s=10, min_receive_bytes_per_s=1000)
+        call = rig.open(ECHO)
+        data = framed(b"x" * 100_000)
+        for offset in range(0, len(data), 1000):
+            part = data[offset : offset + 1000]
+            rig.client.sender.data(call.stream, [part], len(part))
+            rig.exchange()
+            rig.tick(1)
         rig.half_close(call)
         await rig.settle()
         assert call.status == 0
         await rig.close()
 
+    async def test_each_message_of_a_stream_has_its_own_time(self, handlers: Handlers) -> None:
+        rig = build(handlers, request_timeout_s=10)
+        call = rig.open(STREAM)
+        data = framed(b"x" * 10)
+        rig.client.sender.data(call.stream, [data[:7]], 7)
+        for _ in range(50):
+            rig.exchange()
+            rig.tick(5)
+            rig.client.sender.data(call.stream, [data[7:] + data[:7]], len(data))
+        rig.client.sender.data(call.stream, [data[7:]], 8)
+        await rig.settle()
+        assert call.status is None
+        assert len(handlers.streams[0].messages) == 51
+        await rig.close()
+
+    @pytest.mark.parametrize("path", ["/t.T/Echo", "/t.T/Held"])
+    async def test_a_call_without_data(self, handlers: Handlers, path: str) -> None:
+        rig = build(handlers, request_timeout_s=10)
+        call = rig.open(path)
+        await rig.settle()
+        for _ in range(11):
+            rig.tick(1)
+            rig.exchange()
+        assert call.status is None
+        rig.tick(1)
+        rig.exchange()
+        assert (call.status, call.message) == (4, "the rest of the request did not arrive in time")
+        assert not rig.transport.is_closed
+        assert rig.endpoint.counters.failures == {"request_timeout": 1}
+        await rig.close()
+
+    @pytest.mark.parametrize(
+        "begun",
+        [
+            frame(HEADERS, 0, 3, REQUEST),
+            frame(HEADERS, END_HEADERS, 3, REQUEST)[:20],
+            frame(PING, 0, 0, b"01234567")[:9],
+            frame(DATA, 0, 1, b"x" * 1000)[:500],
+            frame(0x77, 0, 0, b"x" * 1000)[:500],
+            b"\0",
+        ],
+        ids=["headers without end", "half headers", "half ping", "data", "unknown", "one byte"],
+    )
+    async def test_half_a_frame(self, handlers: Handlers, begun: bytes) -> None:
+        rig = build(handlers, request_timeout_s=10)
+        await rig.unary(ECHO, b"x")
+        rig.feed(begun)
+        for _ in range(11):
+            rig.tick(1)
+            rig.exchange()
+        assert not rig.transport.is_closed
+        rig.tick(1)
+        rig.from_server()
+        assert rig.transport.is_closed
+        assert rig.goaways[-1].debug == b"the rest of a frame did not arrive in time"
+        assert rig.endpoint.counters.failures == {"frame_timeout": 1}
+
+    async def test_header_blocks_that_drip(self, handlers: Handlers) -> None:
+        rig = build(handlers, request_timeout_s=10)
+        await rig.unary(ECHO, b"x")
+        rig.feed(frame(HEADERS, 0, 3, REQUEST))
+        for _ in range(4):
+            rig.tick(3)
+            rig.feed(frame(CONTINUATION, 0, 3, b""))
+        rig.tick(3)
+        assert rig.transport.is_closed
+        assert rig.endpoint.counters.failures == {"frame_timeout": 1}
+
+    async def test_a_busy_connection_is_always_inside_some_frame(self, handlers: Handlers) -> None:
+        rig = build(handlers, request_timeout_s=10, http2=Http2Limits(max_frame_bytes=20_000))
+        call = rig.open(STREAM)
+        await rig.settle()
+        stream_id = call.stream.id
+        data = frame(DATA, 0, stream_id, framed(b"x" * 10_000))
+        rig.feed(data[:5000])
+        for _ in range(200):
+            rig.tick(1)
+            rig.feed(data[5000:] + data[:5000])
+        rig.from_server()
+        assert not rig.transport.is_closed
+        assert len(handlers.streams[0].messages) == 200
+        await rig.close()
+
+    async def test_an_idle_connection_is_drained(self, handlers: Handlers) -> None:
+        rig = build(handlers, idle_timeout_s=30)
+        await rig.unary(ECHO, b"x")
+        rig.tick(1)
+        rig.tick(30)
+        assert not rig.goaways
+        rig.tick(2)
+        await rig.settle()
+        assert [goaway.code for goaway in rig.goaways] == [ErrorCode.NO_ERROR] * 2
+        assert rig.transport.is_closed
+        assert rig.endpoint.counters.failures == {"idle_timeout": 1}
+
+    async def test_calls_keep_a_connection_from_being_idle(self, handlers: Handlers) -> None:
+        rig = build(handlers, idle_timeout_s=30)
+        held = await rig.unary(HELD, b"x")
+        for _ in range(10):
+            rig.tick(20)
+        handlers.held[0].reply([b""], 0)
+        await rig.settle()
+        assert held.status == 0
+        for _ in range(10):
+            rig.tick(20)
+            await rig.unary(ECHO, b"x")
+        assert not rig.goaways
+        await rig.close()
+
+    async def test_an_idle_stream(self, handlers: Handlers) -> None:
+        rig = build(handlers, stream_idle_timeout_s=100)
+        call = rig.open(STREAM)
+        await rig.settle()
+        for _ in range(5):
+            rig.tick(60)
+            rig.send(call, b"x")
+            await rig.settle()
+        handlers.streams[0].is_idle = False
+        rig.tick(1)
+        rig.tick(1000)
+        await rig.settle()
+        assert call.status is None
+        handlers.streams[0].is_idle = True
+        rig.tick(1)
+        rig.tick(101)
+        await rig.settle()
+        assert (call.status, call.message) == (4, "the stream was idle for 100 s")
+        assert rig.endpoint.counters.failures == {"stream_idle_timeout": 1}
+        await rig.close()
+
     async def test_a_client_that_reads_nothing(self, handlers: Handlers) -> None:
-        rig = build(handlers, send_stall_timeout_s=10)
+        rig = build(handlers, write_timeout_s=10)
         await rig.unary(ECHO, b"x")
         rig.transport.unsent_bytes = 1000
         for _ in range(12):
             rig.tick(1)
         assert rig.transport.is_aborted
-        assert rig.endpoint.counters.failures == {"send_stall": 1}
+        assert rig.endpoint.counters.failures == {"write_timeout": 1}
 
     async def test_a_client_that_reads_slowly(self, handlers: Handlers) -> None:
-        rig = build(handlers, send_stall_timeout_s=10)
+        rig = build(handlers, write_timeout_s=10)
         await rig.unary(ECHO, b"x")
         for left in range(1000, 0, -1):
             rig.transport.unsent_bytes = left
@@ -292,7 +519,7 @@ class TestStalls:
         await rig.close()
 
     async def test_a_window_that_never_opens(self, handlers: Handlers) -> None:
-        rig = build(handlers, send_stall_timeout_s=10)
+        rig = build(handlers, write_timeout_s=10)
         call = await rig.unary(HELD, b"x")
         (stream,) = rig.protocol.connection.streams.values()
         stream.send_window = 0
@@ -360,4 +587,18 @@ class TestMemory:
         assert rig.goaways[0].code == ErrorCode.ENHANCE_YOUR_CALM
         assert rig.transport.is_closed
         assert handlers.cancelled == len(handlers.held) == 11
+        assert rig.endpoint.counters.failures == {"rapid_reset": 1}
+
+    async def test_provoked_ends_are_metered_like_resets(self, handlers: Handlers) -> None:
+        """Each stream has work in flight when a malformed message makes the server end it."""
+        rig = build(handlers, http2=Http2Limits(reset_burst=10, resets_per_s=1))
+        for _ in range(30):
+            call = rig.open(STREAM)
+            rig.send(call, b"work")
+            rig.client.sender.data(call.stream, [b"\x07garbage"], 8)
+            rig.to_server()
+        rig.from_server()
+        assert rig.goaways[0].code == ErrorCode.ENHANCE_YOUR_CALM
+        assert rig.transport.is_closed
+        assert handlers.cancelled == len(handlers.streams) == 11
         assert rig.endpoint.counters.failures == {"rapid_reset": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -277,6 +278,75 @@ class TestHealth:
         rig.client.sender.reset(call.stream, ErrorCode.CANCEL)
         await rig.settle()
         assert not rig.protocol.connection.streams
+
+    async def test_all_watches_share_one_look_at_the_status(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("naiad.frontends.grpc.health.WATCH_INTERVAL_S", 0.001)
+        rig = Rig(GrpcOptions(max_connection_watches=1000))
+        looks = 0
+        is_ready = rig.core.is_ready
+
+        def counting() -> bool:
+            nonlocal looks
+            looks += 1
+            return is_ready()
+
+        monkeypatch.setattr(rig.core, "is_ready", counting)
+        calls = [await self.watch(rig, name) for name in ("", "server") for _ in range(250)]
+        looks, before = 0, looks
+        rig.core.ready = False
+        while any(len(call.messages) < 2 for call in calls):
+            await rig.settle()
+        assert all(
+            [self.status(message) for _, message in call.messages] == [1, 2] for call in calls
+        )
+        assert looks < 100
+        assert before < 100
+        await rig.close()
+
+    async def test_a_model_that_is_loaded_later(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("naiad.frontends.grpc.health.WATCH_INTERVAL_S", 0.001)
+        rig.core.ready = False
+        add_sub = rig.core.models.pop("add_sub")
+        call = await self.watch(rig, "add_sub")
+        assert [self.status(message) for _, message in call.messages] == [2]
+        rig.core.models["add_sub"] = add_sub
+        while len(call.messages) < 2:
+            await rig.settle()
+        assert [self.status(message) for _, message in call.messages] == [2, 1]
+
+    async def test_watches_are_limited_per_connection_and_in_all(self) -> None:
+        rig = Rig(GrpcOptions(max_connection_watches=2, max_watches=3))
+        first = [await self.watch(rig) for _ in range(3)]
+        assert [call.status for call in first] == [None, None, 8]
+        assert first[2].message == (
+            "the server allows 2 Watch calls on one connection, try again later"
+        )
+        transport = rig.transport
+        rig.connect()
+        second = [await self.watch(rig) for _ in range(2)]
+        assert [call.status for call in second] == [None, 8]
+        assert second[1].message == "the server allows 3 Watch calls, try again later"
+        transport.close()
+        await rig.settle()
+        assert (await self.watch(rig)).status is None
+        await rig.close()
+
+    async def test_a_watch_ends_when_the_server_stops(self, rig: Rig) -> None:
+        call = await self.watch(rig)
+        stopping = asyncio.ensure_future(rig.endpoint.stop(3600))
+        await rig.settle()
+        assert [self.status(message) for _, message in call.messages] == [1, 2]
+        assert (call.status, call.message) == (14, "the server is shutting down")
+        await stopping
+
+    async def watch(self, rig: Rig, service: str = "") -> ClientCall:
+        return await rig.unary(
+            self.WATCH, health_pb2.HealthCheckRequest(service=service).SerializeToString()
+        )
 
 
 class TestReflection:

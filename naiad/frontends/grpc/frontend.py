@@ -84,7 +84,7 @@ class GrpcFrontend:
             lambda: self._endpoint.is_stopping,
             decode,
         )
-        health = Health(core)
+        health = Health(core, self.options)
         reflection = Reflection()
         plain = {
             **Information(core, self._slow).handlers(),

@@ -113,6 +113,13 @@ class ReflectionStream:
     def on_cancel(self) -> None:
         pass
 
+    def on_stop(self) -> None:
+        self._call.finish(Status.UNAVAILABLE, "the server is shutting down")
+
+    @property
+    def is_idle(self) -> bool:
+        return True
+
     def _respond(self, field: int, text: str) -> bytes:
         if field == _LIST_SERVICES:
             services = b"".join(

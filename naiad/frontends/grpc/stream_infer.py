@@ -65,6 +65,7 @@ class RequestStream:
         """Requests to models without the decoupled policy; the first one is the next whose response
         is written."""
         self._is_half_closed = False
+        self._is_stopping = False
         self._is_paused = False
         self._is_congested = False
         call.on_flow = self._set_congested
@@ -79,7 +80,7 @@ class RequestStream:
         except NaiadError as error:
             identity = grpc_codec.identify(message)
             if identity is None:
-                self._call.abort(STATUS[error.code], error.message)
+                self._call.abort_provoked(STATUS[error.code], error.message)
                 return
             fault = (
                 error
@@ -96,6 +97,14 @@ class RequestStream:
     def on_half_close(self) -> None:
         self._is_half_closed = True
         self._finish_if_done()
+
+    def on_stop(self) -> None:
+        self._is_stopping = True
+        self._finish_if_done()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._in_flight
 
     def on_cancel(self) -> None:
         for streamed in list(self._in_flight):
@@ -168,7 +177,7 @@ class RequestStream:
         """Ends the stream and returns True when the client asked for a stream that ends with its
         first error."""
         if self._closes_on_error:
-            self._call.abort(STATUS[error.code], error.message)
+            self._call.abort_provoked(STATUS[error.code], error.message)
         return self._closes_on_error
 
     def write_ready(self) -> None:
@@ -187,8 +196,12 @@ class RequestStream:
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
-        if self._is_half_closed and not self._in_flight:
+        if self._in_flight:
+            return
+        if self._is_half_closed:
             self._call.finish(Status.OK)
+        elif self._is_stopping:
+            self._call.finish(Status.UNAVAILABLE, _SHUTTING_DOWN)
 
 
 class StreamedRequest:

@@ -62,9 +62,8 @@ class Call:
         "method",
         "on_cancel",
         "on_flow",
+        "on_stop",
         "reader",
-        "seen_bytes",
-        "seen_ns",
     )
 
     def __init__(
@@ -83,6 +82,8 @@ class Call:
         self.on_flow: Callable[[bool], None] | None = None
         """Called with True when the client reads more slowly than we send, with False when it has
         caught up."""
+        self.on_stop: Callable[[], None] | None = None
+        """Called when the server stops. A call that has nothing in flight must end then."""
         self._is_congested = False
         self.handler: MessageStream | None = None
         self.reader: Reader | None = None
@@ -91,9 +92,6 @@ class Call:
         self._has_sent_headers = False
         self._decompression: OrderedWork | None = None
         self._compression: OrderedWork | None = None
-        # The last observation of the protocol's stall check.
-        self.seen_bytes = 0
-        self.seen_ns = 0
 
     def start(self, now_ns: int) -> None:
         """Needed only for calls that have a deadline or stream their requests."""
@@ -110,6 +108,19 @@ class Call:
         """When the message that is being handled began to arrive; 0 when it arrived in one
         piece."""
         return 0 if self.reader is None else self.reader.start_ns
+
+    @property
+    def connection(self) -> object:
+        """The identity of the client connection, for limits per connection."""
+        return self._protocol
+
+    @property
+    def is_message_due(self) -> bool:
+        return self.handler is None and not self._is_received and self._decompression is None
+
+    @property
+    def is_idle(self) -> bool:
+        return self.handler is not None and self.handler.is_idle
 
     @property
     def trace_name(self) -> str:
@@ -340,12 +351,26 @@ class Call:
         if callback is not None:
             callback()
 
+    def abort_provoked(self, status: Status, message: str) -> None:
+        """Like `abort`, when a fault of the client's cancels work of the same call that is in
+        flight. This costs us as much as a reset by the client, and is metered alike."""
+        stream, was_done = self._stream, self.is_done
+        self.abort(status, message)
+        if not was_done:
+            self._protocol.on_provoked_end(stream)
+
+    def stop(self) -> None:
+        if self.handler is not None:
+            self.handler.on_stop()
+        elif self.on_stop is not None:
+            self.on_stop()
+
     def _expire(self) -> None:
         self.abort(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def _end(self) -> None:
         self.is_done = True
-        self.on_cancel = self.on_flow = None
+        self.on_cancel = self.on_flow = self.on_stop = None
         self.handler = None
         self._stream.context = None
         self._stream.sink = None

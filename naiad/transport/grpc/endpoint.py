@@ -1,8 +1,8 @@
 """A gRPC server without sockets: what all its connections share, and the protocol factory for
 loop.create_server.
 
-The only timer of the transport is here: a tick per second on which every connection checks its
-deadlines.
+Rule: deadlines of all connections are checked by one sweep per second; there is no other timer,
+      except for calls with a deadline of their own.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.protocol import GrpcProtocol
 from naiad.transport.grpc.status import Status
 from naiad.transport.http2.limits import KIB, Http2Counters
+from naiad.transport.sweep import Sweep
 
-TICK_S = 1.0
+STOP_RECEIVE_S = 1.0
+"""Time at shutdown for requests of which a part has arrived."""
+_SHUTTING_DOWN = "the server is shutting down"
 _READ_BYTES = 64 * KIB
 
 
@@ -48,7 +51,7 @@ class GrpcEndpoint:
         self.loop: asyncio.AbstractEventLoop
         # Shared by all connections: each read is handled before the next one begins.
         self.read_view = memoryview(bytearray(_READ_BYTES))
-        self._timer: asyncio.TimerHandle | None = None
+        self._sweep = Sweep(self.connections, self._check)
         self._all_closed: asyncio.Event | None = None
 
     def protocol_factory(self) -> GrpcProtocol:
@@ -61,41 +64,43 @@ class GrpcEndpoint:
         """Returns the reason why the connection is refused, or None."""
         if self.is_stopping or len(self.connections) >= self.options.max_connections:
             self.counters.connections_refused_total += 1
-            return "the server is shutting down" if self.is_stopping else "too many connections"
+            return _SHUTTING_DOWN if self.is_stopping else "too many connections"
         self.counters.connections_total += 1
         self.connections.add(connection)
-        if self._timer is None:
-            self._timer = self.loop.call_later(TICK_S, self._tick)
+        self._sweep.start(self.loop)
         return None
 
     def forget(self, connection: GrpcProtocol) -> None:
         self.connections.discard(connection)
         if not self.connections:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._sweep.stop()
             if self._all_closed is not None:
                 self._all_closed.set()
 
-    def _tick(self) -> None:
-        self._timer = self.loop.call_later(TICK_S, self._tick)
-        now_ns = self.clock_ns()
-        for connection in list(self.connections):
-            connection.deadlines.tick(now_ns)
+    def _check(self, connection: GrpcProtocol) -> None:
+        connection.deadlines.tick(self.clock_ns())
 
     # The end.
 
     async def stop(self, grace_s: float) -> None:
-        """Calls in flight may finish within `grace_s`; then they fail with UNAVAILABLE. Returns
-        when no connection is left. The caller has closed the listening sockets.
+        """Calls with a request in flight may finish within `grace_s`. The others end with
+        UNAVAILABLE: at once when they wait for nothing, soon when a part of their request has
+        arrived. Returns when no connection is left. The caller has closed the listening sockets.
         """
         self.is_stopping = True
         for connection in list(self.connections):
             connection.drain()
-        if await self._wait_closed(grace_s):
+            connection.stop_calls()
+        receive_s = min(STOP_RECEIVE_S, grace_s)
+        if await self._wait_closed(receive_s):
             return
         for connection in list(self.connections):
-            connection.abort_calls(Status.UNAVAILABLE, "the server is shutting down")
+            connection.stop_calls()  # calls that came while the client had not read our GOAWAY
+            connection.abort_partial_calls(Status.UNAVAILABLE, _SHUTTING_DOWN)
+        if await self._wait_closed(grace_s - receive_s):
+            return
+        for connection in list(self.connections):
+            connection.abort_calls(Status.UNAVAILABLE, _SHUTTING_DOWN)
         if not await self._wait_closed(1.0):
             for connection in list(self.connections):
                 connection.abort()

@@ -45,13 +45,24 @@ class Reader(Protocol):
 class StreamOwner(Protocol):
     """The receiver of a stream's bytes and end: a Call, or a request on the fast path."""
 
-    seen_bytes: int
-    seen_ns: int
-
     @property
     def reader(self) -> Reader | None: ...
     @property
     def is_done(self) -> bool: ...
+    @property
+    def is_message_due(self) -> bool:
+        """The one message of the call has not begun to arrive."""
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """A stream of requests of which none is in flight."""
+        ...
+
+    def stop(self) -> None:
+        """The server stops: the call ends unless it waits for a response or a message."""
+        ...
+
     def receive(self, messages: list[Message], end_stream: bool) -> None: ...
     def cancel(self) -> None: ...
     def abort(self, status: Status, message: str) -> None: ...

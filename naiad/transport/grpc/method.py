@@ -28,9 +28,17 @@ class MessageStream(Protocol):
     """Handles one call with a stream of requests. No method is called after `on_cancel`, or after
     the call was finished."""
 
+    @property
+    def is_idle(self) -> bool:
+        """No request is in flight."""
+        ...
+
     def on_message(self, message: Buffer) -> None: ...
     def on_half_close(self) -> None: ...
     def on_cancel(self) -> None: ...
+    def on_stop(self) -> None:
+        """The server stops: the call must end as soon as no request is in flight."""
+        ...
 
 
 UnaryHandler: TypeAlias = "Callable[[Call, Buffer], None]"

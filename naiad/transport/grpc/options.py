@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from naiad.transport.http2.limits import GIB, Http2Limits
+from naiad.transport.http2.limits import GIB, KIB, Http2Limits
 
 INT32_MAX = 2**31 - 1
 
@@ -38,12 +38,23 @@ class GrpcOptions(msgspec.Struct, frozen=True):
     """Bytes of requests that are still being received, over all connections; more are refused with
     RESOURCE_EXHAUSTED."""
     max_connections: int = 10_000
-    first_request_timeout_s: float = 60.0
-    """A connection without a request after this time is closed."""
-    receive_stall_timeout_s: float = 60.0
-    """A call fails when nothing more of an incomplete message arrives for this time."""
-    send_stall_timeout_s: float = 300.0
+    # The deadlines; ConnectionDeadlines applies them.
+    request_timeout_s: float = 60.0
+    """The time for a connection's first request, for a frame or header block that has begun, and for
+    a message, from the headers of its call or its first byte on. Every `min_receive_bytes_per_s`
+    received add one second."""
+    min_receive_bytes_per_s: int = 64 * KIB
+    stream_idle_timeout_s: float = 3600.0
+    """A call that streams requests ends when none has come for this time and none is in flight. 0
+    sets no limit."""
+    idle_timeout_s: float = 600.0
+    """A connection without calls for this time is drained and closed. 0 sets no limit."""
+    write_timeout_s: float = 300.0
     """A connection that accepts no waiting byte for this time is closed."""
+    max_watches: int = 10_000
+    """Health.Watch calls in all; further ones are refused with RESOURCE_EXHAUSTED."""
+    max_connection_watches: int = 100
+    """Health.Watch calls of one connection."""
     max_stream_requests_in_flight: int = 1024
     """The limit for each ModelStreamInfer; above it the stream's window is not renewed."""
     http2: Http2Limits = Http2Limits()

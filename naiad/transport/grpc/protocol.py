@@ -35,7 +35,7 @@ from naiad.transport.http2.event import (
 )
 from naiad.transport.http2.frame import MAX_STREAM_ID, ErrorCode
 from naiad.transport.http2.limits import KIB, MIB
-from naiad.transport.http2.stream import CLOSED, Stream
+from naiad.transport.http2.stream import CLOSED, HALF_CLOSED_LOCAL, Stream
 
 if TYPE_CHECKING:
     from naiad.transport.grpc.endpoint import GrpcEndpoint
@@ -110,7 +110,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         connection = self.connection
-        self.deadlines.has_received = True
+        self.deadlines.received_bytes += nbytes
         self._is_receiving = True
         try:
             if self._is_direct:
@@ -212,6 +212,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         if method is None:
             if head.rejection is None:
                 self.sender.reset(stream, ErrorCode.PROTOCOL_ERROR)
+                self.on_provoked_end(stream)
             else:
                 self.sender.headers(stream, head.rejection, end_stream=True)
             return
@@ -252,6 +253,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             messages = owner.reader.feed(data)
         except GrpcError as error:
             owner.abort(error.status, error.message)
+            self.on_provoked_end(stream)
             return
         self._after_read(owner, stream)
         owner.receive(messages, end_stream)
@@ -281,10 +283,6 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         reader = owner.reader
         assert reader is not None
         stream.sink = reader.sink()
-        if reader.is_empty:
-            self.deadlines.partial.discard(owner)
-        else:
-            self.deadlines.partial.add(owner)
 
     def _on_trailers(self, event: TrailersReceived) -> None:
         owner: StreamOwner | None = event.stream.context
@@ -331,6 +329,15 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self.endpoint.counters.slow_readers_total += 1
         self.sender.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
 
+    def on_provoked_end(self, stream: Stream) -> None:
+        """A fault of the client's has ended a call. Opening streams and provoking their end is
+        metered like opening and resetting them (MadeYouReset)."""
+        if stream.state == HALF_CLOSED_LOCAL:
+            # The status is sent. A later reset by the client would count as a normal end.
+            self.sender.reset(stream, ErrorCode.NO_ERROR)
+        self._handle(self.connection.charge_reset())
+        self.flush_soon()
+
     # The end.
 
     def drain(self) -> None:
@@ -350,6 +357,24 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             self._is_drain_final = True
             self.connection.goaway(self.connection.last_peer_stream_id)
             self.flush_soon()
+
+    def stop_calls(self) -> None:
+        """The server stops: ends the calls that wait for nothing."""
+        for stream in list(self.connection.streams.values()):
+            if stream.context is not None:
+                stream.context.stop()
+        self.flush()
+
+    def abort_partial_calls(self, status: Status, message: str) -> None:
+        """Ends the calls whose request has not arrived as a whole."""
+        for stream in list(self.connection.streams.values()):
+            owner: StreamOwner | None = stream.context
+            if owner is None:
+                continue
+            reader = owner.reader
+            if owner.is_message_due or (reader is not None and not reader.is_empty):
+                owner.abort(status, message)
+        self.flush()
 
     def abort_calls(self, status: Status, message: str) -> None:
         """Ends every call with a status, then the connection."""

@@ -38,6 +38,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         "_endpoint",
         "_fixed_body",
         "_has_continue_due",
+        "_has_dispatched",
         "_heads",
         "_is_broken",
         "_is_draining",
@@ -69,6 +70,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._fixed_body: FixedBody | None = None
         """Equal to `_body` while the socket fills it directly."""
         self._has_continue_due = False
+        self._has_dispatched = False
+        """A request has arrived on this connection."""
         self._is_parsing = False
         self._is_draining = False
         """Everything that the client still sends is ignored."""
@@ -182,7 +185,9 @@ class Http1Connection(asyncio.BufferedProtocol):
                 key = key.lstrip(b"\r\n")  # RFC 9112, 2.2: empty lines before a request are ignored
                 if not key:
                     start = end
-                    self._received_bytes = 0  # empty lines do not begin a request
+                    # The clock of the next request begins with its empty lines: a client that sends
+                    # nothing else must not keep the connection open.
+                    self._note_receiving()
                     continue
                 head = self._new_head(key)
                 if head is None:
@@ -269,6 +274,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _dispatch(self, head: Head, body: Buffer, receive_start_ns: int = 0) -> None:
         self._received_bytes = 0
+        self._has_dispatched = True
         self._endpoint.num_requests += 1
         exchange = Exchange(self._responses, head, body)
         exchange.receive_start_ns = receive_start_ns
@@ -334,11 +340,15 @@ class Http1Connection(asyncio.BufferedProtocol):
     # The end.
 
     def on_idle(self) -> None:
+        if self._responses.is_stopping and self.is_idle:
+            self.close()
+            return
         if self._received_bytes == 0:
             self._since_s = self._endpoint.now_s
-            if self._responses.is_stopping and self.is_idle:
-                self.close()
-                return
+        elif self._has_only_empty_lines:  # they came after the request that has its response now
+            self._pending = b""
+            self._received_bytes = 0
+            self._since_s = self._endpoint.now_s
         elif self._has_continue_due:
             self._send_continue()
         if self._pending or self._is_reading_paused:
@@ -390,13 +400,23 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     @property
     def is_idle(self) -> bool:
-        return not self._responses.exchanges and not self._pending and self._body is None
+        return not self._responses.exchanges and self._has_only_empty_lines
 
     def stop(self) -> None:
         """Closes when the requests under way have ended."""
         self._responses.is_stopping = True
         if self.is_idle:
             self.close()
+
+    def refuse_partial_request(self) -> None:
+        """The server stops, and the rest of a request has not arrived."""
+        if not (self._is_draining or self._has_only_empty_lines):
+            self._refuse(503, "the server is shutting down", _RETRY_SOON)
+
+    def abort_if_done(self) -> None:
+        """The server stops: a client that has its last response has had time to close."""
+        if not self._responses.exchanges and not self._transport.get_write_buffer_size():
+            self.abort()
 
     def close(self) -> None:
         """Closes after the transport has sent what was written."""
@@ -416,8 +436,10 @@ class Http1Connection(asyncio.BufferedProtocol):
         unsent_bytes = self._transport.get_write_buffer_size()
         if unsent_bytes:
             self._check_write_progress(now_s, unsent_bytes)
-            return
-        self._last_unsent_bytes = 0
+            if self._is_draining or not self._received_bytes:
+                return
+        else:
+            self._last_unsent_bytes = 0
         waited_s = now_s - self._since_s
         if self._is_draining:
             if not self._responses.exchanges and waited_s > limits.linger_timeout_s:
@@ -427,9 +449,23 @@ class Http1Connection(asyncio.BufferedProtocol):
                 waited_s
                 > limits.receive_timeout_s + self._received_bytes / limits.min_receive_bytes_per_s
             ):
-                self._refuse(408, "the request was not received in time")
-        elif self.is_idle and waited_s > limits.keep_alive_timeout_s:
+                self._on_receive_timeout()
+        elif self.is_idle and waited_s > (
+            limits.keep_alive_timeout_s if self._has_dispatched else limits.receive_timeout_s
+        ):
             self.close()
+
+    def _on_receive_timeout(self) -> None:
+        if not self._has_only_empty_lines:
+            self._refuse(408, "the request was not received in time")
+        elif not self._responses.exchanges:
+            # Some clients send an empty line after a body: they have no request under way, and
+            # would read an error as the response to their next one.
+            self.close()
+
+    @property
+    def _has_only_empty_lines(self) -> bool:
+        return self._body is None and not self._pending.strip(b"\r\n")
 
     def _check_write_progress(self, now_s: float, unsent_bytes: int) -> None:
         if unsent_bytes != self._last_unsent_bytes:

@@ -17,13 +17,17 @@ from naiad.transport.http1.flush import FlushScheduler
 from naiad.transport.http1.head import Head, parse_head
 from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.http1.route import Router
+from naiad.transport.sweep import Sweep
 
-_SWEEP_INTERVAL_S = 1.0
 _SCRATCH_BYTES = 64 * 1024
 _MAX_CACHED_HEADS = 1024
 _MAX_CACHED_HEAD_BYTES = 1024
 _MAX_REFUSED_CONNECTIONS = 1024
 """Connections beyond the limit that may be open at once, each to receive one error response."""
+STOP_RECEIVE_S = 1.0
+"""Time at shutdown for requests of which a part has arrived."""
+STOP_CLOSE_S = 1.0
+"""Time at shutdown for clients to read the error responses to such requests."""
 
 
 class Http1Endpoint:
@@ -48,7 +52,7 @@ class Http1Endpoint:
         self._router = router
         self._clock_s = clock_s
         self._loop: asyncio.AbstractEventLoop
-        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._sweep = Sweep(self.connections, self._check)
         self._is_stopping = False
         self._all_closed: asyncio.Event | None = None
 
@@ -81,8 +85,7 @@ class Http1Endpoint:
         """Returns the reason why the connection is refused, or None when it is admitted."""
         self.connections.add(connection)
         self.num_connections += 1
-        if self._sweep_timer is None:
-            self._sweep_timer = self._loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep_timer)
+        self._sweep.start(self._loop)
         if self._is_stopping:
             return "the server is shutting down"
         return (
@@ -98,38 +101,48 @@ class Http1Endpoint:
     def forget(self, connection: Http1Connection) -> None:
         self.connections.discard(connection)
         if not self.connections:
-            self._stop_sweeping()
+            self._sweep.stop()
             if self._all_closed is not None:
                 self._all_closed.set()
 
     def sweep(self) -> None:
-        self.now_s = self._clock_s()
         for connection in list(self.connections):
-            connection.check_deadlines(self.now_s)
+            self._check(connection)
 
-    def _on_sweep_timer(self) -> None:
-        self._sweep_timer = self._loop.call_later(_SWEEP_INTERVAL_S, self._on_sweep_timer)
-        self.sweep()
-
-    def _stop_sweeping(self) -> None:
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
-            self._sweep_timer = None
+    def _check(self, connection: Http1Connection) -> None:
+        self.now_s = self._clock_s()
+        connection.check_deadlines(self.now_s)
 
     # The end.
 
     async def stop(self, grace_s: float) -> None:
-        """Finishes requests under way, closes idle connections, and aborts the rest after
-        `grace_s`. The caller has closed the listening sockets."""
+        """Finishes requests under way and closes idle connections. A request of which only a part
+        has arrived soon gets an error response. What is left after `grace_s` is aborted. The caller
+        has closed the listening sockets."""
         self._is_stopping = True
-        self._all_closed = asyncio.Event()
+        end_s = self._clock_s() + grace_s
         for connection in list(self.connections):
             connection.stop()
-        if self.connections:
-            try:
-                await asyncio.wait_for(self._all_closed.wait(), grace_s)
-            except TimeoutError:
+        if not await self._closes_within(min(STOP_RECEIVE_S, grace_s)):
+            for connection in list(self.connections):
+                connection.refuse_partial_request()
+            if not await self._closes_within(min(STOP_CLOSE_S, end_s - self._clock_s())):
                 for connection in list(self.connections):
-                    connection.abort()
-                await self._all_closed.wait()
-        self._stop_sweeping()
+                    connection.abort_if_done()
+                if not await self._closes_within(end_s - self._clock_s()):
+                    for connection in list(self.connections):
+                        connection.abort()
+                    await self._closes_within(None)
+        self._sweep.stop()
+
+    async def _closes_within(self, limit_s: float | None) -> bool:
+        """Returns False if a connection is still open after `limit_s`."""
+        if self.connections:
+            self._all_closed = asyncio.Event()
+            try:
+                await asyncio.wait_for(
+                    self._all_closed.wait(), None if limit_s is None else max(limit_s, 0.0)
+                )
+            except TimeoutError:
+                return False
+        return True

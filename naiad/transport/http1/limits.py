@@ -36,7 +36,8 @@ class Http1Limits(msgspec.Struct, frozen=True):
 
     receive_timeout_s: float = 60.0
     """Time from the first byte of a request to its last; slower requests get 408. Every
-    `min_receive_bytes_per_s` received add one second."""
+    `min_receive_bytes_per_s` received add one second. A new connection has the same time for its
+    first byte."""
     min_receive_bytes_per_s: int = 64 * 1024
     keep_alive_timeout_s: float = 600.0
     """A connection that has been idle this long is closed."""

@@ -163,6 +163,23 @@ class Http2Connection:
         self.goaway_last_stream_id = min(last_stream_id, self.goaway_last_stream_id)
         self.sender.control(goaway_frame(last_stream_id, code, debug))
 
+    @property
+    def is_inside_frame(self) -> bool:
+        """A frame or a header block has arrived in part."""
+        return bool(
+            self._held or self.incoming.frame_left or self._skip_left or self._block is not None
+        )
+
+    def charge_reset(self) -> list[Event]:
+        """Charges the end of a stream that a fault of the peer's provoked in the layer above."""
+        events: list[Event] = []
+        if not self.is_closed:
+            try:
+                self._frame_budget.charge_reset()
+            except Http2ConnectionError as fault:
+                self._fail(fault, events)
+        return events
+
     def pause(self, stream: Stream) -> None:
         """Stops renewing the stream's window: the peer may still send what it was promised."""
         stream.is_paused = True
@@ -474,8 +491,12 @@ class Http2Connection:
     # Resets.
 
     def _reset(self, stream: Stream, code: int, events: list[Event]) -> None:
+        """Resets a stream because of a fault of the peer's. To a server this costs as much as a reset
+        by the peer, and is metered alike."""
         self.sender.reset(stream, code)
         events.append(StreamEnded(stream, code, is_remote=False))
+        if self.is_server:
+            self._frame_budget.charge_reset()
 
     def _on_rst_stream(
         self, payload: bytes, flags: int, stream_id: int, events: list[Event]

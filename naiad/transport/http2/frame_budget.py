@@ -38,7 +38,7 @@ class FrameBudget:
                 )
 
     def charge_reset(self) -> None:
-        """Charges a stream that the peer opened and then reset."""
+        """Charges a stream that the peer opened and then reset, or made us reset by a fault."""
         if not self._resets.charge():
             self._refund()
             if not self._resets.charge(0):

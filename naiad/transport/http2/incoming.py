@@ -170,6 +170,8 @@ class IncomingData:
             return stream
         self._sender.reset(stream, code)
         events.append(StreamEnded(stream, code, is_remote=False))
+        if self._is_server and code != ErrorCode.NO_ERROR:
+            self._frame_budget.charge_reset()
         return None
 
     def resume(self, data: bytes, offset: int, events: list[Event]) -> int:

@@ -42,8 +42,8 @@ class Http2Limits(msgspec.Struct, frozen=True):
     acknowledge."""
     reset_burst: int = 2048
     resets_per_s: int = 200
-    """The budget for streams that the peer opens and resets. Streams that end normally are added
-    back, so only abuse exhausts it."""
+    """The budget for streams that the peer opens and then resets, or makes us reset (MadeYouReset).
+    Streams that end normally are added back, so only abuse exhausts it."""
     max_stream_buffer_bytes: int = 64 * MIB
     """Bytes of responses that wait for a slow reader; one message of any size is always
     accepted."""

@@ -48,6 +48,56 @@ async def test_slow_loris_gets_no_more_time_for_each_byte() -> None:
     assert (await rig.written()).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.parametrize("drip", [b"\r\n", b"\r\n\r\n", b"\n", b"\r"])
+@pytest.mark.parametrize("has_request", [False, True])
+async def test_empty_lines_do_not_keep_a_connection_open(drip: bytes, has_request: bool) -> None:
+    rig = Rig(LIMITS, echo)
+    if has_request:
+        rig.feed(request(body=b"x"))
+    for _ in range(7):
+        rig.feed(drip)
+        rig.advance(9)
+        if rig.transport.is_closed:
+            break
+    rig.advance(9)
+    await rig.turn()
+    assert rig.transport.is_closed
+    assert b"408" not in rig.transport.written
+
+
+async def test_an_empty_line_after_a_body_is_not_a_request() -> None:
+    """Some old clients send one. Their response may take longer than a request may."""
+    rig = Rig(LIMITS)
+    rig.feed(request(body=b"x") + b"\r\n")
+    rig.advance(100)
+    rig.exchanges[0].respond(200, b"", b"late")
+    assert await rig.written() == answer(b"late")
+    rig.advance(100)
+    rig.feed(request(body=b"y"))
+    rig.exchanges[1].respond(200, b"", b"next")
+    assert await rig.written() == answer(b"next")
+
+
+async def test_a_connection_without_a_request_is_closed() -> None:
+    rig = Rig(LIMITS)
+    rig.advance(59)
+    assert not rig.transport.is_closed
+    rig.advance(2)
+    assert rig.transport.is_closed
+    assert await rig.written() == b""
+
+
+async def test_a_client_that_does_not_read_must_still_send_its_request_in_time() -> None:
+    rig = Rig(LIMITS)
+    rig.feed(request(body=b"1") + b"POST / HT")
+    for unsent_bytes in range(1000, 930, -1):
+        rig.transport.unsent_bytes = unsent_bytes
+        rig.advance(1)
+    rig.transport.unsent_bytes = 0
+    rig.exchanges[0].respond(200, b"", b"one")
+    assert (await rig.written()).startswith(answer(b"one") + b"HTTP/1.1 408 ")
+
+
 async def test_a_slow_body_is_cut_too() -> None:
     rig = Rig(LIMITS)
     rig.feed(b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n")
@@ -204,6 +254,30 @@ async def test_a_stream_that_had_begun_ends_normally_during_stop() -> None:
     await stopping
 
 
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"POST / HT",
+        request(body=b"abc")[:-1],
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1",
+    ],
+)
+async def test_half_a_request_does_not_hold_up_the_stop(
+    begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("naiad.transport.http1.endpoint.STOP_RECEIVE_S", 0.0)
+    monkeypatch.setattr("naiad.transport.http1.endpoint.STOP_CLOSE_S", 0.0)
+    rig = Rig()
+    rig.feed(begun)
+    stopping = asyncio.ensure_future(rig.endpoint.stop(3600.0))
+    while not rig.transport.is_aborted:
+        await rig.turn()
+    assert rig.transport.written.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert b"the server is shutting down" in rig.transport.written
+    rig.lose()
+    await stopping
+
+
 async def test_stop_aborts_what_takes_too_long() -> None:
     rig = Rig()
     rig.feed(request())
@@ -232,4 +306,4 @@ async def test_the_sweep_ends_with_the_last_connection() -> None:
     rig = Rig()
     rig.lose()
     assert rig.endpoint.connections == set()
-    assert rig.endpoint._sweep_timer is None
+    assert not rig.endpoint._sweep.is_running

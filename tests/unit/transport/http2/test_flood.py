@@ -3,6 +3,9 @@ and be counted."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import msgspec
 import pytest
 
 from naiad.transport.http2.connection import Http2Connection
@@ -175,6 +178,43 @@ class TestRapidReset:
                 request(stream_id + 2, end=False) + frame(RST, 0, stream_id + 2, u32(8))
             )
             assert not any(isinstance(event, ConnectionFailed) for event in events)
+
+
+PROVOCATIONS: dict[str, tuple[bool, Callable[[int], bytes]]] = {
+    "a window update of 0": (False, lambda i: frame(WINDOW, 0, i, u32(0))),
+    "a window above 2^31-1": (False, lambda i: frame(WINDOW, 0, i, u32(2**31 - 1))),
+    "data after the end": (True, lambda i: frame(DATA, 0, i, b"x")),
+    "headers after the end": (True, lambda i: request(i)),
+    "trailers without end": (False, lambda i: request(i, end=False)),
+    "data above the window": (False, lambda i: frame(DATA, 0, i, b"x" * 70_000)),
+}
+
+
+class TestMadeYouReset:
+    """A client can make the server reset its streams, and so get around a limit on its own
+    resets."""
+
+    @pytest.mark.parametrize("provocation", PROVOCATIONS)
+    def test_ends_the_connection(self, provocation: str) -> None:
+        is_ended, fault = PROVOCATIONS[provocation]
+        limits = msgspec.structs.replace(LIMITS, stream_window_bytes=65_535)
+        connection = server(limits, FakeClock())
+        events: list[Event] = []
+        for stream_id in range(1, 100, 2):
+            events += connection.receive(request(stream_id, end=is_ended) + fault(stream_id))
+            sent(connection)
+        assert failure(events).reason == "too many streams were opened and reset"
+        assert connection.counters.failures == {"rapid_reset": 1}
+        assert sum(isinstance(event, HeadersReceived) for event in events) == 21
+        assert not connection.streams
+
+    def test_single_faults_are_allowed(self) -> None:
+        clock = FakeClock()
+        connection = server(LIMITS, clock)
+        for stream_id in range(1, 400, 2):
+            clock.advance_s(0.3)
+            connection.receive(request(stream_id, end=False) + frame(WINDOW, 0, stream_id, u32(0)))
+        assert not connection.is_closed
 
 
 class TestHeaders:

@@ -1,0 +1,209 @@
+"""SIGTERM while connections of all kinds are open: the server exits with 0 in time, and finalize()
+of its models has run. SIGHUP does not end the server."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from naiad.transport.http2.frame import DATA, END_STREAM, PREFACE, SETTINGS
+from tests.attacks.slow import frame, headers
+from tests.server.gates import Gate, Report, call_gate, eventually, number
+from tests.server.harness import Server, launch_naiad, process_tree, wait_gone
+from tests.server.model_folder import write_model
+
+EXIT_TIMEOUT_S = 20
+MUCH_LESS_S = 12
+FINALIZE = "pass\n\n    def finalize(self):\n        open(r'{path}', 'w').close()"
+SERVICE = "/inference.GRPCInferenceService/"
+
+
+class Running:
+    """A server with a model that notes its finalize(), and connections that stay open."""
+
+    def __init__(self, repositories: Path, folder: Path, *flags: str) -> None:
+        self.finalized = folder / "finalized"
+        own = folder / "repository"
+        write_model(own, "notes", initialize=FINALIZE.format(path=self.finalized))
+        self.folder = folder
+        self.server: Server = launch_naiad(
+            [str(repositories / "gates"), str(own)],
+            [f"--exit-timeout-secs={EXIT_TIMEOUT_S}", *flags],
+        ).wait_started()
+        self.sockets: list[socket.socket] = []
+
+    def connect(self, kind: str, data: bytes) -> socket.socket:
+        one = socket.create_connection(("127.0.0.1", self.server.port(kind)), timeout=60)
+        self.sockets.append(one)
+        one.sendall(data)
+        return one
+
+    def grpc(self, data: bytes) -> socket.socket:
+        """Opens a connection, and returns when the server has read its greeting."""
+        one = self.connect("grpc", PREFACE + frame(SETTINGS, 0, 0) + data)
+        assert one.recv(1000)
+        return one
+
+    def expect_clean_exit(self) -> None:
+        pids = process_tree(self.server.pid)
+        start_s = time.monotonic()
+        self.server.signal(signal.SIGTERM)
+        assert self.server.wait_exit() == 0, self.server.tail()
+        assert time.monotonic() - start_s < MUCH_LESS_S
+        assert self.finalized.exists()
+        assert not wait_gone(pids)
+
+    def close(self) -> None:
+        for one in self.sockets:
+            one.close()
+        if self.server.process.poll() is None:
+            self.server.signal(signal.SIGKILL)
+        self.server.stop()
+
+
+@pytest.fixture
+def running(repositories: Path, tmp_path: Path) -> Iterator[Running]:
+    one = Running(repositories, tmp_path)
+    yield one
+    one.close()
+
+
+def idle_keep_alive(running: Running) -> None:
+    one = running.connect("http", b"GET /v2/health/live HTTP/1.1\r\n\r\n")
+    assert one.recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+def half_a_head(running: Running) -> None:
+    running.connect("http", b"POST /v2/models/gate/infer HTTP/1.1\r\nHost:")
+
+
+def half_a_body(running: Running) -> None:
+    running.connect("http", b"POST /v2/models/gate/infer HTTP/1.1\r\nContent-Length: 9\r\n\r\n{")
+
+
+def idle_stream(running: Running) -> None:
+    running.grpc(headers(SERVICE + "ModelStreamInfer", 1))
+
+
+def watch(running: Running) -> None:
+    one = running.grpc(
+        headers("/grpc.health.v1.Health/Watch", 1) + frame(DATA, END_STREAM, 1, bytes(5))
+    )
+    data = b""
+    while b"\x08\x01" not in data:  # SERVING
+        data += one.recv(1000)
+
+
+def reflection(running: Running) -> None:
+    running.grpc(headers("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", 1))
+
+
+def half_a_message(running: Running) -> None:
+    running.grpc(headers(SERVICE + "ModelInfer", 1) + frame(DATA, 0, 1, b"\0\0\0\0\x09abc"))
+
+
+def half_a_frame(running: Running) -> None:
+    running.grpc(
+        headers(SERVICE + "ModelInfer", 1) + frame(DATA, 0, 1, b"\0\0\0\0\x09abc" + bytes(90))[:20]
+    )
+
+
+def headers_without_end(running: Running) -> None:
+    running.grpc(headers(SERVICE + "ModelInfer", 1, 0))
+
+
+KINDS: list[Callable[[Running], None]] = [
+    idle_keep_alive,
+    half_a_head,
+    half_a_body,
+    idle_stream,
+    watch,
+    reflection,
+    half_a_message,
+    half_a_frame,
+    headers_without_end,
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_an_open_connection_does_not_hold_up_the_exit(
+    running: Running, kind: Callable[[Running], None]
+) -> None:
+    kind(running)
+    running.expect_clean_exit()
+
+
+def test_all_kinds_of_connections_and_a_running_inference(running: Running) -> None:
+    gate = Gate(running.folder)
+    call = call_gate(running.server, gate)
+    gate.wait_entered()
+    for kind in KINDS:
+        kind(running)
+    running.server.signal(signal.SIGTERM)
+    running.server.wait_for_line("Waiting for in-flight requests to complete")
+    gate.open()
+    assert number(call.response()) == 1
+    assert running.server.wait_exit(MUCH_LESS_S) == 0
+    assert running.finalized.exists()
+
+
+def test_a_stream_without_end_is_cancelled_in_time(repositories: Path, tmp_path: Path) -> None:
+    """The model sends events for ever, and stops when its request is cancelled."""
+    running = Running(repositories, tmp_path, "--exit-timeout-secs=4")
+    try:
+        report = Report(tmp_path, "begun")
+        body = json.dumps({"BEGUN": str(report.path)}).encode()
+        one = running.connect(
+            "http",
+            b"POST /v2/models/endless/generate_stream HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(body), body),
+        )
+        assert one.recv(1000).startswith(b"HTTP/1.1 200 ")
+        running.expect_clean_exit()
+        assert report.read() == b"begun cancelled"
+        report.close()
+    finally:
+        running.close()
+
+
+def test_a_stuck_model_does_not_keep_the_others_from_finalizing(
+    repositories: Path, tmp_path: Path
+) -> None:
+    running = Running(repositories, tmp_path, "--exit-timeout-secs=2")
+    try:
+        gate = Gate(tmp_path)
+        call = call_gate(running.server, gate)
+        gate.wait_entered()
+        running.server.signal(signal.SIGTERM)
+        assert running.server.wait_exit() != 0
+        assert running.finalized.exists()
+        call.disconnect()
+    finally:
+        running.close()
+
+
+def test_sighup_does_not_end_the_server_and_reopens_the_log(
+    repositories: Path, tmp_path: Path
+) -> None:
+    path, moved = tmp_path / "log", tmp_path / "log.1"
+    server = launch_naiad([str(repositories / "gates")], [f"--log-file={path}"])
+    try:
+        eventually(lambda: path.exists() and "HTTPService" in path.read_text(), "started")
+        path.rename(moved)
+        server.signal(signal.SIGHUP)
+        eventually(path.exists, "the log is written to a new file")
+        assert server.is_ready()
+        assert "reading the log file again" in moved.read_text() + path.read_text()
+        server.signal(signal.SIGTERM)
+        assert server.wait_exit() == 0
+        assert "Waiting for in-flight requests" in path.read_text()
+    finally:
+        if server.process.poll() is None:
+            server.signal(signal.SIGKILL)
+        server.stop()
