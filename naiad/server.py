@@ -119,6 +119,7 @@ class Server:
                 custom,
                 self._connections,
                 lambda: wiring.cache_reading(self._core),
+                lambda: {"http": self._http.endpoint.faults, "grpc": self._grpc.counters.failures},
             )
             self._metrics = Http1Endpoint(MetricsFrontend(self._page.render).route, Http1Limits())
             services = await self._listen()

@@ -29,15 +29,18 @@ class MetricsPage:
         custom: CustomMetrics,
         connections: Callable[[], Mapping[str, int]] = dict,
         cache: Callable[[], CacheReading | None] = lambda: None,
+        faults: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
     ) -> None:
         """`connections` returns open connections by protocol, such as {"http": 3, "grpc": 1}.
 
-        `cache` returns None if the server has no response cache in its own memory.
+        `cache` returns None if the server has no response cache in its own memory. `faults` returns
+        by protocol how often clients passed a deadline or broke a rule, by cause.
         """
         self._models = models
         self._custom = custom
         self._connections = connections
         self._cache = cache
+        self._faults = faults
         self._latency = latency_metrics(settings.metrics_config)
         self._pinned_bytes = settings.pinned_memory_pool_byte_size
         self.sampler = HostSampler(
@@ -96,10 +99,18 @@ class MetricsPage:
         connections = Block("naiad_connections", GAUGE, "Number of open client connections")
         for protocol, count in self._connections().items():
             connections.add(label_text({"protocol": protocol}), count)
+        faults = Block(
+            "naiad_client_faults_total",
+            COUNTER,
+            "Number of connections and calls that were ended because of the client, by cause",
+        )
+        for protocol, causes in self._faults().items():
+            for cause, count in sorted(causes.items()):
+                faults.add(label_text({"protocol": protocol, "cause": cause}), count)
         dropped = Block(
             "naiad_log_messages_dropped_total", COUNTER, "Number of log messages that were lost"
         )
         dropped.add("", log.num_dropped())
         info = Block("naiad_info", GAUGE, "Always 1; the version of the server is a label")
         info.add(label_text({"version": __version__}), 1)
-        return [connections, dropped, info]
+        return [connections, faults, dropped, info]

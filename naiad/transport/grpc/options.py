@@ -40,9 +40,9 @@ class GrpcOptions(msgspec.Struct, frozen=True):
     max_connections: int = 10_000
     # The deadlines; ConnectionDeadlines applies them.
     request_timeout_s: float = 60.0
-    """The time for a connection's first request, for a frame or header block that has begun, and for
-    a message, from the headers of its call or its first byte on. Every `min_receive_bytes_per_s`
-    received add one second."""
+    """The time for a connection's first request, for a frame or header block that has begun, and
+    for a message, from the headers of its call or its first byte on. Every
+    `min_receive_bytes_per_s` received add one second."""
     min_receive_bytes_per_s: int = 64 * KIB
     stream_idle_timeout_s: float = 3600.0
     """A call that streams requests ends when none has come for this time and none is in flight. 0

@@ -364,6 +364,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._transport.write_eof()
 
     def on_slow_reader(self) -> None:
+        self._endpoint.faults["slow_reader"] += 1
         self._endpoint.num_slow_readers += 1
         self.abort()
 
@@ -453,14 +454,17 @@ class Http1Connection(asyncio.BufferedProtocol):
         elif self.is_idle and waited_s > (
             limits.keep_alive_timeout_s if self._has_dispatched else limits.receive_timeout_s
         ):
+            self._endpoint.faults["idle_timeout"] += 1
             self.close()
 
     def _on_receive_timeout(self) -> None:
         if not self._has_only_empty_lines:
+            self._endpoint.faults["request_timeout"] += 1
             self._refuse(408, "the request was not received in time")
         elif not self._responses.exchanges:
             # Some clients send an empty line after a body: they have no request under way, and
             # would read an error as the response to their next one.
+            self._endpoint.faults["idle_timeout"] += 1
             self.close()
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from naiad.transport.http1.connection import Http1Connection
@@ -49,6 +50,8 @@ class Http1Endpoint:
         """The number of connections accepted since the start."""
         self.num_refused = 0
         self.num_slow_readers = 0
+        self.faults: Counter[str] = Counter()
+        """Deadlines that clients have passed, by cause."""
         self._router = router
         self._clock_s = clock_s
         self._loop: asyncio.AbstractEventLoop

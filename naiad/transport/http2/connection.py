@@ -491,8 +491,8 @@ class Http2Connection:
     # Resets.
 
     def _reset(self, stream: Stream, code: int, events: list[Event]) -> None:
-        """Resets a stream because of a fault of the peer's. To a server this costs as much as a reset
-        by the peer, and is metered alike."""
+        """Resets a stream because of a fault of the peer's. To a server this costs as much as a
+        reset by the peer, and is metered alike."""
         self.sender.reset(stream, code)
         events.append(StreamEnded(stream, code, is_remote=False))
         if self.is_server:

@@ -78,6 +78,7 @@ OWN_FAMILIES = [
     ("naiad_log_messages_dropped_total", "counter"),
     ("naiad_workers_ready", "gauge"),
     ("naiad_connections", "gauge"),
+    ("naiad_client_faults_total", "counter"),
     ("naiad_info", "gauge"),
     ("naiad_request_duration_seconds", "histogram"),
     ("naiad_queue_duration_seconds", "histogram"),
@@ -117,6 +118,7 @@ def render(
         lambda: models,
         custom or CustomMetrics(),
         lambda: {"http": 3, "grpc": 1},
+        faults=lambda: {"http": {"request_timeout": 2}, "grpc": {}},
     )
     return page.render().decode()
 
@@ -272,6 +274,7 @@ def test_metrics_of_the_server() -> None:
     text = render()
     assert 'naiad_connections{protocol="http"} 3' in text
     assert 'naiad_connections{protocol="grpc"} 1' in text
+    assert 'naiad_client_faults_total{protocol="http",cause="request_timeout"} 2' in text
     assert f'naiad_info{{version="{__version__}"}} 1' in text
     assert "nv_pinned_memory_pool_total_bytes 268435456" in text
     assert "nv_inference" not in text
