@@ -136,6 +136,8 @@ def main() -> None:
     die_with_parent(server)
     # The server handles Ctrl-C: it drains, and then closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # SIGHUP is for the server alone, too, although a service manager may send it to every process.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     leave_terminal()
     sock = socket.socket(fileno=fd)
     template = Template(sock, backend_name)

@@ -4,6 +4,7 @@ of its models has run. SIGHUP does not end the server."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import time
@@ -196,8 +197,10 @@ def test_sighup_does_not_end_the_server_and_reopens_the_log(
     try:
         eventually(lambda: path.exists() and "HTTPService" in path.read_text(), "started")
         path.rename(moved)
-        server.signal(signal.SIGHUP)
+        for pid in process_tree(server.pid):
+            os.kill(pid, signal.SIGHUP)
         eventually(path.exists, "the log is written to a new file")
+        assert number(call_gate(server, None).response()) == 1
         assert server.is_ready()
         assert "reading the log file again" in moved.read_text() + path.read_text()
         server.signal(signal.SIGTERM)

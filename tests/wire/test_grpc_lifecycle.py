@@ -393,7 +393,7 @@ class TestStalls:
         for _ in range(11):
             rig.tick(1)
             rig.exchange()
-        assert call.status is None
+        assert (call.status, call.message) == (None, "")
         rig.tick(1)
         rig.exchange()
         assert (call.status, call.message) == (4, "the rest of the request did not arrive in time")
@@ -491,7 +491,7 @@ class TestStalls:
         rig.tick(1)
         rig.tick(1000)
         await rig.settle()
-        assert call.status is None
+        assert (call.status, call.message) == (None, "")
         handlers.streams[0].is_idle = True
         rig.tick(1)
         rig.tick(101)

@@ -274,7 +274,7 @@ def test_metrics_of_the_server() -> None:
     text = render()
     assert 'naiad_connections{protocol="http"} 3' in text
     assert 'naiad_connections{protocol="grpc"} 1' in text
-    assert 'naiad_client_faults_total{protocol="http",cause="request_timeout"} 2' in text
+    assert 'naiad_client_faults_total{cause="request_timeout",protocol="http"} 2' in text
     assert f'naiad_info{{version="{__version__}"}} 1' in text
     assert "nv_pinned_memory_pool_total_bytes 268435456" in text
     assert "nv_inference" not in text

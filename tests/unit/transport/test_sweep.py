@@ -43,7 +43,8 @@ def start(connections: set[int], check: Callable[[int], Any]) -> tuple[Sweep[int
 
 
 def test_checks_every_connection_in_slices() -> None:
-    connections, checked = set(range(sweep.SLICE_CONNECTIONS * 2 + 10)), []
+    connections = set(range(sweep.SLICE_CONNECTIONS * 2 + 10))
+    checked: list[int] = []
     _, loop = start(connections, checked.append)
     loop.timers[0].callback()
     assert len(checked) == sweep.SLICE_CONNECTIONS
@@ -56,7 +57,8 @@ def test_checks_every_connection_in_slices() -> None:
 
 
 def test_does_not_check_a_connection_that_has_closed_meanwhile() -> None:
-    connections, checked = {1, 2, 3}, []
+    connections = {1, 2, 3}
+    checked: list[int] = []
 
     def check(connection: int) -> None:
         checked.append(connection)
@@ -68,7 +70,8 @@ def test_does_not_check_a_connection_that_has_closed_meanwhile() -> None:
 
 
 def test_a_sweep_that_takes_longer_than_its_interval_is_not_doubled() -> None:
-    connections, checked = set(range(sweep.SLICE_CONNECTIONS + 1)), []
+    connections = set(range(sweep.SLICE_CONNECTIONS + 1))
+    checked: list[int] = []
     _, loop = start(connections, checked.append)
     loop.timers[0].callback()
     loop.timers[1].callback()
