@@ -47,7 +47,7 @@ _STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
 _SERVER_LIVE = "/inference.GRPCInferenceService/ServerLive"
 _WATCH = "/grpc.health.v1.Health/Watch"
 _EMPTY_MESSAGE = bytes(5)
-MAX_WATCH_CPU = 0.15
+MAX_WATCH_CPU = 0.05
 """The part of a core that the server may use while nothing changes."""
 
 

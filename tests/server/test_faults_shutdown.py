@@ -45,11 +45,15 @@ class Running:
         one.sendall(data)
         return one
 
-    def grpc(self, data: bytes) -> socket.socket:
-        """Opens a connection, and returns when the server has read its greeting."""
+    def grpc(self, data: bytes, until: bytes = b"") -> None:
+        """Opens a connection, and returns when the server has read its greeting and sent
+        `until`."""
         one = self.connect("grpc", PREFACE + frame(SETTINGS, 0, 0) + data)
-        assert one.recv(1000)
-        return one
+        received = b""
+        while not received or until not in received:
+            part = one.recv(1000)
+            assert part, f"the server closed the connection after {received!r}"
+            received += part
 
     def expect_clean_exit(self) -> None:
         pids = process_tree(self.server.pid)
@@ -93,12 +97,10 @@ def idle_stream(running: Running) -> None:
 
 
 def watch(running: Running) -> None:
-    one = running.grpc(
-        headers("/grpc.health.v1.Health/Watch", 1) + frame(DATA, END_STREAM, 1, bytes(5))
+    serving = b"\0\0\0\0\x02\x08\x01"
+    running.grpc(
+        headers("/grpc.health.v1.Health/Watch", 1) + frame(DATA, END_STREAM, 1, bytes(5)), serving
     )
-    data = b""
-    while b"\x08\x01" not in data:  # SERVING
-        data += one.recv(1000)
 
 
 def reflection(running: Running) -> None:

@@ -19,6 +19,7 @@ from naiad.log import LogSettings
 def _fresh_log() -> Iterator[None]:
     log.configure(LogSettings())
     yield
+    assert log.flush(10)
     log.configure(LogSettings())
 
 

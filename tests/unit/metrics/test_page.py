@@ -78,7 +78,6 @@ OWN_FAMILIES = [
     ("naiad_log_messages_dropped_total", "counter"),
     ("naiad_workers_ready", "gauge"),
     ("naiad_connections", "gauge"),
-    ("naiad_client_faults_total", "counter"),
     ("naiad_info", "gauge"),
     ("naiad_request_duration_seconds", "histogram"),
     ("naiad_queue_duration_seconds", "histogram"),
