@@ -281,7 +281,7 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-ATTACKS: tuple[Callable[[Server], None], ...] = (
+SLOW: tuple[Callable[[Server], None], ...] = (
     silent_http,
     empty_line_drips,
     head_drips,

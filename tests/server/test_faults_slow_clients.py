@@ -14,14 +14,13 @@ from tests.attacks import slow
 from tests.server.gates import in_thread
 from tests.server.harness import Server, naiad
 
-AT_ONCE = [run for run in slow.ATTACKS if run is not slow.many_watches]
+AT_ONCE = [run for run in slow.SLOW if run is not slow.many_watches]
 
 
 @pytest.fixture(scope="module")
 def server(repositories: Path) -> Iterator[Server]:
-    with naiad([str(repositories / "faults")], [
-        "--model-control-mode=explicit", "--load-model=bystander", *slow.FLAGS
-    ]) as one:  # fmt: skip
+    flags = ["--model-control-mode=explicit", "--load-model=bystander", *slow.FLAGS]
+    with naiad([str(repositories / "faults")], flags) as one:
         yield one
 
 
