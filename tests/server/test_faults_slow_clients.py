@@ -6,6 +6,7 @@ The attacks are those of tests/attacks/slow.py; here all of them run at the same
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def server(repositories: Path) -> Iterator[Server]:
 
 
 def test_slow_clients_are_disconnected(server: Server) -> None:
-    attacks = {run.__name__: in_thread(lambda run=run: run(server)) for run in AT_ONCE}  # type: ignore[misc]
+    attacks = {run.__name__: in_thread(partial(run, server)) for run in AT_ONCE}
     failures = {name: attack.exception(120) for name, attack in attacks.items()}
     assert {name: failure for name, failure in failures.items() if failure is not None} == {}
     assert server.is_ready()
