@@ -16,7 +16,7 @@ import dataclasses
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench import ensembles, oracle
@@ -33,10 +33,12 @@ START = (
 """Starts `naiad` in any checkout; its entry point has moved once."""
 
 
-def launch_checkout(folder: Path, repository: str) -> Server:
+def launch_checkout(
+    folder: Path, repository: str, variables: Mapping[str, str] | None = None
+) -> Server:
     ports = free_ports()
     command = [sys.executable, "-c", START, "serve", f"--model-repository={repository}"]
-    environment = {**naiad_environment(), "PYTHONPATH": str(folder)}
+    environment = {**naiad_environment(variables), "PYTHONPATH": str(folder)}
     return Server([*command, *port_flags(ports)], ports, environment)
 
 

@@ -2,6 +2,7 @@
 
     naiad pull smollm2; python -m bench.llm_cpu
     python -m bench.llm_cpu --only openvino,direct-openvino --rounds 8
+    python -m bench.llm_cpu --before DIR --only before,openvino --rounds 8
 
 The ways are:
 - `backend: "llm"` on each engine over HTTP, streamed and not. The native engine runs with its
@@ -9,6 +10,9 @@ The ways are:
 - A Hugging Face pipeline in a model.py with dynamic batching, served by Naiad, in float32 and in
   bfloat16.
 - OpenVINO GenAI's ContinuousBatchingPipeline and llama.cpp (xllamacpp), called without a server.
+  Both read the GGUF file themselves. Naiad's openvino engine gives the pipeline a model that Naiad
+  has built from the file, whose zero points are exact, so the two do not compute the same.
+- `before`: the openvino engine of the earlier checkout that `--before` names, over HTTP.
 
 All run at the same time and take turns, round by round, so that changes of the machine's speed
 affect them equally. Each writes exactly NUM_TOKENS tokens greedily. Prompts differ between rounds,
@@ -32,8 +36,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.before_after import launch_checkout
 from naiad.backends.llm.checkpoint import PULLED, cache_dir
-from tests.server.harness import Endpoints, naiad
+from tests.server.harness import Endpoints, Server, naiad
 from tests.server.llm_checkpoint import parameter, write_model
 
 NUM_TOKENS = 64
@@ -192,17 +197,33 @@ def served(server: Endpoints, model: str, is_streamed: bool) -> Runner:
 
 
 @contextlib.contextmanager
+def serve_checkout(checkout: Path, repository: str) -> Iterator[Server]:
+    server = launch_checkout(checkout, repository)
+    try:
+        yield server.wait_started()
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
 def serve(
-    model: str, config: str, files: dict[str, str], ways: dict[str, bool]
+    model: str,
+    config: str,
+    files: dict[str, str],
+    ways: dict[str, bool],
+    checkout: Path | None = None,
 ) -> Iterator[dict[str, Runner]]:
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), model, config, files)
-        with naiad([folder]) as server:
+        running = naiad([folder]) if checkout is None else serve_checkout(checkout, folder)
+        with running as server:
             Client(server, model, False).generate(prompts(1, 99)[0])
             yield {way: served(server, model, is_streamed) for way, is_streamed in ways.items()}
 
 
-def ours(engine: str, dtype: str = "") -> Opener:
+def ours(engine: str, dtype: str = "", before: Path | None = None) -> Opener:
+    """`before` is an earlier checkout, which serves instead of this one."""
+
     def open_it(checkpoint: Path) -> contextlib.AbstractContextManager[dict[str, Runner]]:
         config = (
             'backend: "llm"\n'
@@ -213,13 +234,9 @@ def ours(engine: str, dtype: str = "") -> Opener:
         config += parameter("num_threads", NUM_THREADS) + (
             parameter("dtype", dtype) if dtype else ""
         )
-        way = f"naiad, {engine} engine"
-        return serve(
-            "llm",
-            config,
-            {},
-            {f"{way}, {dtype}": False} if dtype else {way: False, f"{way}, streamed": True},
-        )
+        way = f"naiad{'' if before is None else ' before'}, {engine} engine"
+        ways = {f"{way}, {dtype}": False} if dtype else {way: False, f"{way}, streamed": True}
+        return serve("llm", config, {}, ways, before)
 
     return open_it
 
@@ -296,7 +313,7 @@ def direct_openvino(checkpoint: Path) -> None:
     scheduler.num_kv_blocks = 2048
     scheduler.max_num_batched_tokens = 512
     scheduler.max_num_seqs = 256
-    # Naiad's engine sets these three in the same way.
+    # These two, and the sizes, are those of Naiad's engine.
     scheduler.enable_prefix_caching = True
     scheduler.dynamic_split_fuse = True
     pipeline = openvino_genai.ContinuousBatchingPipeline(
@@ -401,7 +418,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--checkpoint", type=Path, default=cache_dir() / PULLED["smollm2"])
-    parser.add_argument("--only", default=",".join(OPENERS), help="some of " + ", ".join(OPENERS))
+    parser.add_argument("--only", help="some of before, " + ", ".join(OPENERS))
+    parser.add_argument("--before", type=Path, help="an earlier checkout")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--direct", choices=DIRECT, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -410,11 +428,18 @@ def main() -> None:
         return
     if not arguments.checkpoint.exists():
         parser.error("no checkpoint: run `naiad pull smollm2`, or set --checkpoint to a GGUF file")
+    openers = dict(OPENERS)
+    if arguments.before is not None:
+        openers = {"before": ours("openvino", before=arguments.before.resolve()), **openers}
+    names = arguments.only.split(",") if arguments.only else list(openers)
+    unknown = [name for name in names if name not in openers]
+    if unknown:
+        parser.error(f"--only: '{unknown[0]}' is not one of {', '.join(openers)}")
     results: dict[tuple[str, int], list[Round]] = {}
     with contextlib.ExitStack() as stack:
         runners: dict[str, Runner] = {}
-        for name in arguments.only.split(","):
-            runners |= stack.enter_context(OPENERS[name](arguments.checkpoint))
+        for name in names:
+            runners |= stack.enter_context(openers[name](arguments.checkpoint))
         numbers = iter(range(1 << 30))
         for concurrency in CONCURRENCIES:
             for _ in range(arguments.rounds):

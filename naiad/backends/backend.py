@@ -93,6 +93,12 @@ class Backend(ABC):
     """The model itself says whether it is ready: the server asks `is_ready` while the instance is
     idle. Read after `load`."""
 
+    @classmethod
+    def import_ahead(cls, arguments: LoadArguments) -> None:  # noqa: B027 - only for model.py
+        """Imports what this model will import, in a template from which only its instances are
+        forked. The model's own code must not run here. An exception, a thread or an open file that
+        is left behind makes the server fork the instances from the backend's own template."""
+
     def complete_config(self, arguments: LoadArguments) -> bytes:
         """Completes the config from the model's own files, before `load`. `arguments.model_config`
         is what the config says so far; the result is JSON, too."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from naiad.core.cpus import usable_cpus
 from naiad.core.datatype import BY_CONFIG_NAME
 from naiad.errors import invalid_arg
 from naiad.ipc.work import LoadArguments
@@ -161,14 +162,26 @@ class ServedConfig(msgspec.Struct, frozen=True):
     def threads(self, *names: str) -> int:
         """Returns the thread count that one of these parameters sets.
 
-        By default, the cores are divided among the model's instances. Frameworks would use every
-        core in each process, and the instances would slow each other down.
+        By default, the CPUs that the process may use are divided among the model's instances.
+        Frameworks would use every core in each process, and the instances would slow each other
+        down.
         """
         for name in names:
             count = self.integer(name, 0)
             if count > 0:
                 return count
-        return max(len(os.sched_getaffinity(0)) // self.num_cpu_instances, 1)
+        return max(usable_cpus() // self.num_cpu_instances, 1)
+
+    def openmp_threads(self, *names: str) -> int:
+        """Like `threads`, but without such a parameter, the variables with which users set the
+        threads of PyTorch have precedence over an equal share."""
+        if not any(self.integer(name, 0) > 0 for name in names):
+            for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+                # OpenMP accepts a list, for nested parallel sections.
+                first = os.environ.get(variable, "").partition(",")[0].strip()
+                if first.isdecimal() and int(first) > 0:
+                    return int(first)
+        return self.threads(*names)
 
 
 def read_config(arguments: LoadArguments) -> ServedConfig:

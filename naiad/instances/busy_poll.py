@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 
 from naiad.core.clock import Clock
+from naiad.core.cpus import quota_cpus
 
 MIN_LONE_REQUESTS = 4
 """How many requests in a row must have been alone in the server."""
@@ -86,24 +87,5 @@ class BusyPoll:
 
 
 def has_spare_cpu() -> bool:
-    quota = _quota_cpus()
+    quota = quota_cpus()
     return len(os.sched_getaffinity(0)) >= MIN_CPUS and (quota is None or quota >= MIN_QUOTA_CPUS)
-
-
-def _quota_cpus() -> float | None:
-    """The container's quota, by cgroup v2 or v1; None without one."""
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            limit, period = file.read().split()
-    except (OSError, ValueError):
-        try:
-            with open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") as file:
-                limit = file.read().strip()
-            with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us") as file:
-                period = file.read().strip()
-        except OSError:
-            return None
-    try:
-        return None if limit in ("max", "-1") else int(limit) / int(period)
-    except (ValueError, ZeroDivisionError):
-        return None

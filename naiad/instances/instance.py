@@ -198,7 +198,7 @@ class Instance:
     async def _start(self, process: WorkerProcess | None) -> None:
         if process is None:
             process = WorkerProcess(asyncio.get_running_loop(), self.name, self._arena)
-            await process.start(self._templates.get(self._plan.backend))
+            await process.start(self._templates, self._plan.backend)
         self._adopt_process(process)
         loaded = await process.load(self.arguments)
         self.max_batches = ASYNC_MAX_BATCHES if loaded.is_async else 1

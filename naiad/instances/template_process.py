@@ -15,9 +15,20 @@ from collections.abc import Callable
 
 import msgspec
 
+from naiad.core.waiting_threads import sleeping_threads
 from naiad.errors import Code, NaiadError, internal
 from naiad.instances.channel import Channel
-from naiad.ipc.messages import Exited, Fork, Forked, FromTemplate, TemplateFailed, TemplateReady
+from naiad.ipc.messages import (
+    Exited,
+    Fork,
+    Forked,
+    FromTemplate,
+    Import,
+    Imported,
+    TemplateFailed,
+    TemplateReady,
+)
+from naiad.ipc.work import LoadArguments
 from naiad.shm.arena import Arena
 
 OnExit = Callable[[int], None]
@@ -45,6 +56,7 @@ class TemplateProcess:
         self._on_exit: dict[int, OnExit] = {}
         self._handed_over: dict[int, socket.socket] = {}
         self._ready: asyncio.Future[None] = loop.create_future()
+        self._imported: asyncio.Future[str] = loop.create_future()
         ours, theirs = socket.socketpair()
         try:
             # The process gets its own group, because Ctrl-C and signals to the server's group are
@@ -53,7 +65,9 @@ class TemplateProcess:
             # all of its clients on the same machine would get their requests one by one.
             self._process = subprocess.Popen(
                 [*launch.command, backend, str(theirs.fileno()), str(os.getpid())],
-                env=launch.environment,
+                env=sleeping_threads(
+                    os.environ if launch.environment is None else launch.environment
+                ),
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 process_group=0,
@@ -78,11 +92,20 @@ class TemplateProcess:
     def is_alive(self) -> bool:
         return not self._channel.is_closed
 
+    async def import_ahead(self, arguments: LoadArguments) -> str:
+        """Imports what this model imports, before the first fork. Returns why workers must not be
+        forked afterwards; empty if they may. Raises NaiadError if the template does not start."""
+        await asyncio.shield(self._ready)
+        self._channel.send(Import(arguments))
+        return await asyncio.shield(self._imported)
+
     async def fork(self, title: str, sock: socket.socket, on_exit: OnExit) -> None:
         """`sock` is the worker's end, which is closed here. `on_exit` is called once, with the wait
         status, at the latest when the template dies."""
         try:
             await asyncio.shield(self._ready)
+            if not self.is_alive:
+                raise internal(f"the template process of backend '{self.backend}' has ended")
         except BaseException:
             sock.close()
             raise
@@ -104,10 +127,14 @@ class TemplateProcess:
                 self._handed_over.pop(message.worker).close()
             case Exited():
                 self._on_exit.pop(message.worker)(message.status)
+            case Imported():
+                self._imported.set_result(message.problem)
 
     def _on_close(self, reason: str) -> None:
         """The kernel kills the workers of the template at the same moment."""
         self._fail_start(f"the template process of backend '{self.backend}' ended while starting")
+        if not self._imported.done():
+            self._imported.set_result("the template process ended")
         for sock in self._handed_over.values():
             sock.close()
         self._handed_over.clear()
@@ -144,6 +171,10 @@ class Templates:
         if process is None or not process.is_alive:
             process = self._processes[backend] = TemplateProcess(self._loop, backend, self._launch)
         return process
+
+    async def fork(self, backend: str, title: str, sock: socket.socket, on_exit: OnExit) -> None:
+        """Forks a worker as `TemplateProcess.fork` does."""
+        await self.get(backend).fork(title, sock, on_exit)
 
     def close(self) -> None:
         for process in self._processes.values():

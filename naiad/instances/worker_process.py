@@ -19,7 +19,7 @@ from naiad import log
 from naiad.errors import Code, NaiadError, internal
 from naiad.instances.channel import Channel
 from naiad.instances.printed_lines import PrintedLines
-from naiad.instances.template_process import TemplateProcess
+from naiad.instances.template_process import Templates
 from naiad.ipc.messages import (
     Configure,
     Configured,
@@ -88,12 +88,12 @@ class WorkerProcess:
         """Replaces an earlier listener."""
         self._listener = listener
 
-    async def start(self, template: TemplateProcess) -> None:
+    async def start(self, templates: Templates, backend: str) -> None:
         """Nothing is left behind when this raises or is cancelled: a worker whose channel is closed
         ends."""
         self._reply = self._loop.create_future()
         try:
-            await template.fork(self.name, self._theirs, self._on_exit)
+            await templates.fork(backend, self.name, self._theirs, self._on_exit)
             await self._reply
         except BaseException:
             self._reply.cancel()

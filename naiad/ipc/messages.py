@@ -281,5 +281,16 @@ class TemplateFailed(Message, tag=64):
     message: str
 
 
-ToTemplate: TypeAlias = Fork
-FromTemplate: TypeAlias = Forked | Exited | TemplateReady | TemplateFailed
+class Import(Message, tag=65):
+    """The template imports what this model imports, before it forks the model's instances."""
+
+    arguments: LoadArguments
+
+
+class Imported(Message, tag=66):
+    problem: str
+    """Why workers must not be forked from this template; empty if they may."""
+
+
+ToTemplate: TypeAlias = Fork | Import
+FromTemplate: TypeAlias = Forked | Exited | TemplateReady | TemplateFailed | Imported

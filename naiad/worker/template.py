@@ -1,7 +1,8 @@
 """The template process of a backend: imports it once, then forks a worker for every `Fork` message.
 
 A fork of a warm interpreter costs milliseconds and shares its memory. Without it every model would
-pay for the import again.
+pay for the import again. A template of a single model first imports what the model imports
+(`Import`), and says whether workers may be forked afterwards.
 Rules: a template imports, never computes, and never starts a thread. It reaps its children and
        reports how they ended. It dies with the server (end of its socket, or the parent-death
        signal), and its workers die with it.
@@ -28,13 +29,17 @@ from naiad.ipc.messages import (
     Fork,
     Forked,
     FromTemplate,
+    Import,
+    Imported,
     TemplateFailed,
     TemplateReady,
     ToTemplate,
 )
+from naiad.ipc.work import LoadArguments
 from naiad.shm.arena import Arena
 from naiad.worker import worker
 from naiad.worker.channel import ANCILLARY_BYTES, READ_BYTES, descriptors
+from naiad.worker.fork_safety import open_files, unsafe_to_fork
 from naiad.worker.import_backend import import_backend
 
 PR_SET_PDEATHSIG = 1
@@ -88,7 +93,21 @@ class Template:
                 if size == 0:
                     return
                 for message in self._link.feed(memoryview(buffer)[:size], descriptors(ancillary)):
-                    self._fork(message)
+                    match message:
+                        case Fork():
+                            self._fork(message)
+                        case Import():
+                            self._import(message.arguments)
+
+    def _import(self, arguments: LoadArguments) -> None:
+        before = open_files()
+        try:
+            import_backend(self._backend_name).import_ahead(arguments)
+            problem = unsafe_to_fork(before)
+        except BaseException as error:
+            problem = f"{type(error).__name__}: {error}"
+        _freeze()
+        self._send(Imported(problem))
 
     def _fork(self, message: Fork) -> None:
         fd = self._link.pop_fd()
@@ -146,11 +165,15 @@ def main() -> None:
     except BaseException:
         template._send(TemplateFailed(traceback.format_exc()))
         return
-    # The garbage collector does not traverse frozen objects in the children, so their pages stay
-    # shared.
+    _freeze()
+    template.run()
+
+
+def _freeze() -> None:
+    """The garbage collector does not traverse frozen objects in the children, so their pages stay
+    shared."""
     gc.collect()
     gc.freeze()
-    template.run()
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ class LlmService:
     def __init__(self, arguments: LoadArguments, runtime: Runtime, options: LlmOptions) -> None:
         """Opens the model. Raises NaiadError."""
         directory = Path(version_dir(arguments))
-        threads = options.num_threads or read_config(arguments).threads()
+        threads = options.num_threads or read_config(arguments).openmp_threads()
         self._runtime = runtime
         thread = EngineThread()
         try:

@@ -18,6 +18,8 @@ from typing import Any
 from naiad.backends.backend import Backend, Runtime
 from naiad.backends.python import pb_utils
 from naiad.backends.python.config import ModelConfig, completed_config
+from naiad.backends.python.core_share import share_cores
+from naiad.backends.python.import_ahead import leading_imports, run_imports
 from naiad.backends.python.instance import AWAITED_HANDLES, Instance, install
 from naiad.backends.python.model_fault import client_message, log_lines, place
 from naiad.backends.python.model_module import import_model_class, version_dir
@@ -63,6 +65,12 @@ class PythonBackend(Backend):
         self.has_ready_hook = False
 
     # Load and unload.
+
+    @classmethod
+    def import_ahead(cls, arguments: LoadArguments) -> None:
+        pb_utils.register()
+        share_cores(arguments)
+        run_imports(leading_imports(arguments))
 
     def complete_config(self, arguments: LoadArguments) -> bytes:
         self._enter(arguments, Instance(arguments.instance_name, version_dir(arguments)))
@@ -235,6 +243,7 @@ class PythonBackend(Backend):
     def _enter(self, arguments: LoadArguments, instance: Instance) -> None:
         """Prepares the process for the model's code, which then acts on this instance."""
         pb_utils.register()
+        share_cores(arguments)
         install(instance)
         self._instance = instance
         repository_dir = os.path.dirname(os.path.abspath(arguments.model_dir))

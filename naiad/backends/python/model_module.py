@@ -31,7 +31,7 @@ def version_dir(arguments: LoadArguments) -> str:
 
 def import_model_class(arguments: LoadArguments) -> type[Any]:
     """Raises NaiadError if there is no such file or class, or any exception of the model's code."""
-    directory, filename = _find(arguments)
+    directory, filename = find_model_file(arguments)
     extend_path([version_dir(arguments), arguments.model_dir, directory, MODULES_DIR])
     package = str(arguments.model_version)
     module = import_file(package, directory, filename)
@@ -43,7 +43,8 @@ def import_model_class(arguments: LoadArguments) -> type[Any]:
     return model_class  # type: ignore[no-any-return]
 
 
-def _find(arguments: LoadArguments) -> tuple[str, str]:
+def find_model_file(arguments: LoadArguments) -> tuple[str, str]:
+    """Returns (directory, filename). Raises NaiadError."""
     filename = arguments.model_filename or "model.py"
     if not filename.endswith(".py"):
         raise invalid_arg(f"Model name must end with '.py'. Model name is \"{filename}\".")

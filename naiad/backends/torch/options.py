@@ -42,7 +42,7 @@ def choose_device(arguments: LoadArguments) -> Any:
 
 def apply_options(config: ServedConfig) -> list[str]:
     """Applies the settings and returns warnings for the log. Raises NaiadError."""
-    torch.set_num_threads(config.threads("INTRA_OP_THREAD_COUNT", "NUM_THREADS"))
+    torch.set_num_threads(config.openmp_threads("INTRA_OP_THREAD_COUNT", "NUM_THREADS"))
     inter = config.integer("INTER_OP_THREAD_COUNT", config.integer("NUM_INTEROP_THREADS", 0))
     if inter > 0:
         torch.set_num_interop_threads(inter)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from naiad import log
+from naiad.backends.python.import_ahead import imports_are_costly
 from naiad.core.clock import Clock
 from naiad.core.model_spec import ModelSpec
 from naiad.core.statistics import ModelStatistics
@@ -22,6 +23,7 @@ from naiad.errors import invalid_arg
 from naiad.instances.configuration import ConfigurationListener
 from naiad.instances.instance import Instance
 from naiad.instances.instance_plan import InstancePlan
+from naiad.instances.model_templates import ModelTemplates
 from naiad.instances.restart import RestartPolicy
 from naiad.instances.services import Services
 from naiad.instances.template_process import Templates
@@ -84,7 +86,7 @@ class ConfiguredProcess(msgspec.Struct, eq=False):
     process: WorkerProcess
     arena: Arena
     templates: Templates
-    """The server's templates, or those of the model's own interpreter."""
+    """The server's templates, or the model's own."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -134,11 +136,11 @@ class Loader:
         )
         arguments = self._arguments(config, group, 0, version, model_dir)
         arena = Arena(directory=self._directory)
-        templates = await self._templates_for(config, backend, model_dir)
+        templates = await self._templates_for(config, backend, version, model_dir)
         process = WorkerProcess(asyncio.get_running_loop(), arguments.instance_name, arena)
         process.attach(ConfigurationListener(process, self._services))
         try:
-            await process.start(templates.get(backend))
+            await process.start(templates, backend)
             return ConfiguredProcess(
                 version, await process.configure(arguments), process, arena, templates
             )
@@ -170,7 +172,7 @@ class Loader:
         templates = (
             configured.templates
             if configured is not None
-            else await self._templates_for(config, plan.backend, model_dir)
+            else await self._templates_for(config, plan.backend, version, model_dir)
         )
         instances: list[Instance] = []
         try:
@@ -319,13 +321,39 @@ class Loader:
                 f"failed to read a label file of model '{config.name}': {error.strerror}"
             ) from error
 
-    async def _templates_for(self, config: ModelConfig, backend: str, model_dir: Path) -> Templates:
-        """The templates of the model's own interpreter, if it has one. They live as long as the
-        model does. Raises NaiadError."""
-        if backend != "python" or self._options.environments is None:
+    async def _templates_for(
+        self, config: ModelConfig, backend: str, version: int, model_dir: Path
+    ) -> Templates:
+        """The templates of the model's own interpreter, or with the model's own imports, if it has
+        any. They live as long as the model does. Raises NaiadError."""
+        if backend != "python":
             return self._templates
-        launch = await self._options.environments.prepare(config, model_dir)
-        return self._templates if launch is None else Templates(asyncio.get_running_loop(), launch)
+        environments = self._options.environments
+        launch = None if environments is None else await environments.prepare(config, model_dir)
+        templates = (
+            self._templates if launch is None else Templates(asyncio.get_running_loop(), launch)
+        )
+        arguments = self._arguments_of_all(config, version, model_dir)
+        if arguments is None or not imports_are_costly(arguments):
+            return templates
+        return ModelTemplates(templates, arguments, owns_plain=templates is not self._templates)
+
+    def _arguments_of_all(
+        self, config: ModelConfig, version: int, model_dir: Path
+    ) -> LoadArguments | None:
+        """The arguments of the first instance, if there are others and their processes may be alike
+        until they load the model: no host policy, and one kind of device."""
+        groups = config.instance_group
+        devices = [(group, gpu) for group in groups for gpu in (group.gpus or [0])]
+        places = [self._options.host_policies.place(group, gpu) for group, gpu in devices]
+        if (
+            sum(max(group.count, 1) for group, _ in devices) < 2
+            or len({group.kind for group in groups}) > 1
+            or groups[0].kind == ModelInstanceGroup.KIND_AUTO
+            or any(place.cpu_cores or place.numa_node is not None for place in places)
+        ):
+            return None
+        return self._arguments(config, groups[0], 0, version, model_dir)
 
     def _release(self, templates: Templates) -> None:
         if templates is not self._templates:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from naiad.instances import busy_poll
@@ -86,30 +84,6 @@ def test_never_under_load(num_requests: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "quota"),
-    [
-        ("max 100000", None),
-        ("200000 100000", 2.0),
-        ("800000 100000", 8.0),
-        ("nonsense", None),
-        ("x y", None),
-    ],
-)
-def test_quota_of_a_container(
-    limits: str, quota: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "cpu.max").write_text(limits)
-    real_open = open
-    monkeypatch.setattr(
-        "builtins.open",
-        lambda path, *a, **k: real_open(
-            str(path).replace("/sys/fs/cgroup", str(tmp_path)), *a, **k
-        ),
-    )
-    assert busy_poll._quota_cpus() == quota
-
-
-@pytest.mark.parametrize(
     ("cpus", "quota", "is_spare"),
     [(1, None, False), (2, None, True), (8, 2.0, False), (8, 4.0, True)],
 )
@@ -117,5 +91,5 @@ def test_only_with_a_cpu_to_spare(
     cpus: int, quota: float | None, is_spare: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cpus)))
-    monkeypatch.setattr(busy_poll, "_quota_cpus", lambda: quota)
+    monkeypatch.setattr(busy_poll, "quota_cpus", lambda: quota)
     assert has_spare_cpu() == is_spare

@@ -82,8 +82,8 @@ def test_temporary_repository_for_checkpoints() -> None:
         pass
 
 
-def test_the_demo_model_has_the_sampling_defaults_of_its_authors() -> None:
-    assert '"sampling_defaults" value: { string_value: "{\\"temperature\\": 0.2' in llm_config(
+def test_the_demo_model_is_greedy_by_default() -> None:
+    assert '"sampling_defaults" value: { string_value: "{\\"temperature\\": 0}" }' in llm_config(
         "smollm2"
     )
     assert "sampling_defaults" not in llm_config("/models/other")

@@ -1,0 +1,69 @@
+"""How many CPUs this process may use: its affinity, and the quota of its control groups."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+
+
+def usable_cpus() -> int:
+    """The CPUs of the affinity mask, or the quota, rounded up, where that is less."""
+    cpus = len(os.sched_getaffinity(0))
+    quota = quota_cpus()
+    return cpus if quota is None else max(min(cpus, math.ceil(quota)), 1)
+
+
+def quota_cpus() -> float | None:
+    """The smallest quota of this process's control group and those above it, version 2 or 1.
+    Returns None if there is none."""
+    quotas = [
+        quota for group in _groups() for quota in (_quota_v2(group), _quota_v1(group)) if quota
+    ]
+    return min(quotas, default=None)
+
+
+def _groups() -> list[Path]:
+    """The folders of the process's control groups and of those above them. A container sees its own
+    group as the root."""
+    groups = [CGROUPS, CGROUPS / "cpu"]
+    try:
+        lines = MEMBERSHIP.read_text().splitlines()
+    except OSError:
+        return groups
+    for line in lines:
+        # HIERARCHY:CONTROLLERS:PATH; version 2 names no controllers.
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = CGROUPS / "cpu" if controllers else CGROUPS
+        group = root / path.lstrip("/")
+        groups += [group, *(parent for parent in group.parents if root in parent.parents)]
+    return groups
+
+
+def _quota_v2(group: Path) -> float | None:
+    try:
+        limit, period = (group / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return _quotient(limit, period)
+
+
+def _quota_v1(group: Path) -> float | None:
+    try:
+        limit = (group / "cpu.cfs_quota_us").read_text().strip()
+        period = (group / "cpu.cfs_period_us").read_text().strip()
+    except OSError:
+        return None
+    return _quotient(limit, period)
+
+
+def _quotient(limit: str, period: str) -> float | None:
+    try:
+        return None if limit in ("max", "-1") else int(limit) / int(period)
+    except (ValueError, ZeroDivisionError):
+        return None

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from naiad.core import cpus
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The root of the control groups of a machine without quotas."""
+    monkeypatch.setattr(cpus, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(cpus, "MEMBERSHIP", tmp_path / "membership")
+    (tmp_path / "cgroup").mkdir()
+    return tmp_path / "cgroup"
+
+
+@pytest.mark.parametrize(
+    ("limits", "quota"),
+    [
+        ("max 100000", None),
+        ("200000 100000", 2.0),
+        ("800000 100000", 8.0),
+        ("nonsense", None),
+        ("x y", None),
+        ("100000 0", None),
+    ],
+)
+def test_quota_of_a_container(limits: str, quota: float | None, groups: Path) -> None:
+    (groups / "cpu.max").write_text(limits)
+    assert cpus.quota_cpus() == quota
+
+
+def test_quota_of_version_1(groups: Path) -> None:
+    (groups / "cpu").mkdir()
+    (groups / "cpu" / "cpu.cfs_quota_us").write_text("150000\n")
+    (groups / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert cpus.quota_cpus() == 1.5
+    (groups / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    assert cpus.quota_cpus() is None
+
+
+def test_the_smallest_quota_of_the_groups_above_counts(groups: Path) -> None:
+    (groups.parent / "membership").write_text("0::/system.slice/naiad.service\n")
+    service = groups / "system.slice" / "naiad.service"
+    service.mkdir(parents=True)
+    (service / "cpu.max").write_text("300000 100000")
+    assert cpus.quota_cpus() == 3.0
+    (service.parent / "cpu.max").write_text("100000 100000")
+    assert cpus.quota_cpus() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("affinity", "limits", "usable"),
+    [(8, "max 100000", 8), (8, "150000 100000", 2), (2, "800000 100000", 2), (4, "1000 100000", 1)],
+)
+def test_usable_cpus(
+    affinity: int, limits: str, usable: int, groups: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(affinity)))
+    (groups / "cpu.max").write_text(limits)
+    assert cpus.usable_cpus() == usable
