@@ -93,8 +93,8 @@ class Backend(ABC):
     """The model itself says whether it is ready: the server asks `is_ready` while the instance is
     idle. Read after `load`."""
 
-    @classmethod
-    def import_ahead(cls, arguments: LoadArguments) -> None:  # noqa: B027 - only for model.py
+    @classmethod  # noqa: B027 - most backends have nothing to import
+    def import_ahead(cls, arguments: LoadArguments) -> None:
         """Imports what this model will import, in a template from which only its instances are
         forked. The model's own code must not run here. An exception, a thread or an open file that
         is left behind makes the server fork the instances from the backend's own template."""

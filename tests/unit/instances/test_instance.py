@@ -12,7 +12,7 @@ import pytest
 
 from naiad.errors import Code, NaiadError
 from naiad.instances.instance import State
-from naiad.instances.template_process import TemplateProcess, Templates
+from naiad.instances.template_process import Templates
 from naiad.instances.worker_process import WorkerProcess
 from tests.unit.instances.identity_instance import make_instance, make_job
 
@@ -85,9 +85,9 @@ async def test_unloading_during_a_restart_leaves_no_process(
     starting: asyncio.Queue[WorkerProcess] = asyncio.Queue()
     start = WorkerProcess.start
 
-    async def note(process: WorkerProcess, template: TemplateProcess) -> None:
+    async def note(process: WorkerProcess, templates: Templates, backend: str) -> None:
         starting.put_nowait(process)
-        await start(process, template)
+        await start(process, templates, backend)
 
     monkeypatch.setattr(WorkerProcess, "start", note)
     os.kill(instance.pid, signal.SIGKILL)
