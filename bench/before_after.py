@@ -39,7 +39,8 @@ def launch_checkout(
     ports = free_ports()
     command = [sys.executable, "-c", START, "serve", f"--model-repository={repository}"]
     environment = {**naiad_environment(variables), "PYTHONPATH": str(folder)}
-    return Server([*command, *port_flags(ports)], ports, environment)
+    # Python looks for modules in the current directory first, which is this checkout.
+    return Server([*command, *port_flags(ports)], ports, environment, cwd=folder)
 
 
 @contextlib.contextmanager
