@@ -83,7 +83,8 @@ def test_temporary_repository_for_checkpoints() -> None:
 
 
 def test_the_demo_model_is_greedy_by_default() -> None:
-    assert '"sampling_defaults" value: { string_value: "{\\"temperature\\": 0}" }' in llm_config(
-        "smollm2"
-    )
+    line = '"{\\"temperature\\": 0, \\"frequency_penalty\\": 0.3}"'
+    assert f'key: "sampling_defaults" value: {{ string_value: {line} }}' in llm_config("smollm2")
+    example = Path(__file__).parents[3] / "examples/llm/repository/smollm2/config.pbtxt"
+    assert f"string_value: {line} }}" in example.read_text()
     assert "sampling_defaults" not in llm_config("/models/other")
