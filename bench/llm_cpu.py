@@ -36,9 +36,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.before_after import launch_checkout
+from bench.before_after import HERE, launch_checkout
 from naiad.backends.llm.checkpoint import PULLED, cache_dir
-from tests.server.harness import Endpoints, Server, naiad
+from tests.server.harness import Endpoints, Server
 from tests.server.llm_checkpoint import parameter, write_model
 
 NUM_TOKENS = 64
@@ -211,12 +211,11 @@ def serve(
     config: str,
     files: dict[str, str],
     ways: dict[str, bool],
-    checkout: Path | None = None,
+    checkout: Path,
 ) -> Iterator[dict[str, Runner]]:
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder), model, config, files)
-        running = naiad([folder]) if checkout is None else serve_checkout(checkout, folder)
-        with running as server:
+        with serve_checkout(checkout, folder) as server:
             Client(server, model, False).generate(prompts(1, 99)[0])
             yield {way: served(server, model, is_streamed) for way, is_streamed in ways.items()}
 
@@ -236,7 +235,7 @@ def ours(engine: str, dtype: str = "", before: Path | None = None) -> Opener:
         )
         way = f"naiad{'' if before is None else ' before'}, {engine} engine"
         ways = {f"{way}, {dtype}": False} if dtype else {way: False, f"{way}, streamed": True}
-        return serve("llm", config, {}, ways, before)
+        return serve("llm", config, {}, ways, before or HERE)
 
     return open_it
 
@@ -252,7 +251,7 @@ def pipeline(dtype: str) -> Opener:
         )
         source = PIPELINE % {"threads": NUM_THREADS, "tokens": NUM_TOKENS, "dtype": dtype}
         way = f"Hugging Face pipeline in model.py, batched dynamically, {dtype}"
-        return serve("pipeline", config, {"1/model.py": source}, {way: False})
+        return serve("pipeline", config, {"1/model.py": source}, {way: False}, HERE)
 
     return open_it
 
