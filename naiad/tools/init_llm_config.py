@@ -33,9 +33,10 @@ _MADE_BY_PREPROCESSING = {"end_id": "OUT_END_ID", "pad_id": "OUT_PAD_ID"}
 
 
 _SAMPLING_DEFAULTS = {"smollm2": {"temperature": 0, "frequency_penalty": 0.3}}
-"""At its authors' temperature, 0.2, the 4-bit file of smollm2 drifts into other topics, and greedily
-it repeats a line until the limit on two of ten everyday prompts. The penalty ends the repetition and
-leaves the first tokens as they are; a repetition penalty counts the prompt, too, and changes them."""
+"""At its authors' temperature, 0.2, the 4-bit file of smollm2 drifts into other topics, and
+greedily it repeats a line until the limit on two of ten everyday prompts. The penalty ends the
+repetition and leaves the first tokens as they are. A repetition penalty counts the prompt, too, and
+changes them."""
 
 
 def llm_config(checkpoint: str) -> str:
