@@ -20,6 +20,10 @@ class Code(enum.StrEnum):
     UNSUPPORTED = "Unsupported"
     ALREADY_EXISTS = "Already exists"
     CANCELLED = "Cancelled"
+    # Triton has no such codes; these are gRPC's.
+    UNAUTHENTICATED = "Unauthenticated"
+    PERMISSION_DENIED = "Permission denied"
+    RESOURCE_EXHAUSTED = "Resource exhausted"
 
 
 class NaiadError(Exception):

@@ -19,7 +19,7 @@ from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
-from naiad.errors import NaiadError, unavailable
+from naiad.errors import NaiadError, unavailable, unsupported
 from naiad.repository.config.config_json import config_to_json
 from naiad.shm.region_inference import infer_with_regions
 from naiad.shm.region_table import RegionTable
@@ -46,8 +46,11 @@ class InferenceCore:
         regions: RegionTable | None = None,
         tracing: Tracing | None = None,
         cache: ResponseCache | None = None,
+        are_files_allowed: bool = True,
     ) -> None:
+        """`are_files_allowed` is False if clients may not load models from files of their own."""
         self.repository = repository
+        self._are_files_allowed = are_files_allowed
         self.cache = cache
         """The response cache, or None if the server has none."""
         self.metadata = metadata
@@ -193,6 +196,13 @@ class InferenceCore:
         `parameters` may have `config`, a JSON string, and `file:<path>`, the bytes of a file
         (already base64-decoded). `caller` is the instance whose model asks for the load, if any.
         """
+        has_files = any(key.startswith("file:") for key in parameters)
+        # What a model loads is not checked: its code is trusted already.
+        if has_files and not self._are_files_allowed and not caller:
+            raise unsupported(
+                "files in load requests are switched off; start the server with "
+                "'--allow-file-override=true' to allow them"
+            )
         await self.repository.load(name, parameters, caller)
 
     async def unload_model(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:

@@ -42,6 +42,7 @@ from naiad.metrics.page import MetricsPage
 from naiad.repository.check.layout import layout_hints
 from naiad.repository.load.failure import failure_summary
 from naiad.settings import Settings
+from naiad.settings.exposure import exposure_warning
 from naiad.stores.location import is_remote
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.limits import Http1Limits
@@ -111,8 +112,14 @@ class Server:
         try:
             custom = CustomMetrics()
             self._core = wiring.build_core(settings, loop, self._templates, custom)
-            self._http = HttpFrontend(self._core, wiring.http_options(settings), custom.values)
-            self._grpc = GrpcFrontend(self._core, wiring.grpc_options(settings))
+            self._keys = wiring.build_keys(settings)
+            guard = None if self._keys is None else self._keys.guard
+            if self._keys is not None:
+                self.reread.subscribe("the API keys", self._keys.reread)
+            self._http = HttpFrontend(
+                self._core, wiring.http_options(settings), custom.values, guard
+            )
+            self._grpc = GrpcFrontend(self._core, wiring.grpc_options(settings), guard)
             self._page = MetricsPage(
                 settings,
                 lambda: wiring.model_series(self._core),
@@ -121,9 +128,16 @@ class Server:
                 lambda: wiring.cache_reading(self._core),
                 lambda: {"http": self._http.endpoint.faults, "grpc": self._grpc.counters.failures},
             )
-            self._metrics = Http1Endpoint(MetricsFrontend(self._page.render).route, Http1Limits())
+            self._metrics = Http1Endpoint(
+                MetricsFrontend(self._page.render, guard).route, Http1Limits()
+            )
             services = await self._listen()
-            async with self._response_cache(), self._heartbeat(), self._metrics_page():
+            async with (
+                self._response_cache(),
+                self._heartbeat(),
+                self._metrics_page(),
+                self._key_updates(),
+            ):
                 if not await self._start():
                     return 0
                 for name, address in services:
@@ -131,6 +145,8 @@ class Server:
                 self._print_addresses(dict(services))
                 if self._failed:
                     log.error(self._failed)
+                if warning := exposure_warning(settings):
+                    log.warning(warning)
                 await self._signals.get()
                 return await self._shut_down()
         finally:
@@ -346,6 +362,14 @@ class Server:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def _key_updates(self) -> AsyncIterator[None]:
+        if self._keys is None:
+            yield
+            return
+        async with self._keys.running():
+            yield
 
     @contextlib.asynccontextmanager
     async def _response_cache(self) -> AsyncIterator[None]:

@@ -27,6 +27,11 @@ from naiad.instances.lease import LeaseNumbers
 from naiad.instances.restart import RestartPolicy
 from naiad.instances.template_process import Templates
 from naiad.ipc.work import ControlOperation
+from naiad.keys.guard import Guard
+from naiad.keys.key_file import KeyFile
+from naiad.keys.key_table import KeyTable
+from naiad.keys.key_watch import KeyWatch
+from naiad.keys.keys import Keys
 from naiad.metrics.cache_metrics import CacheReading
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.model_metrics import ModelSeries
@@ -47,6 +52,7 @@ from naiad.scheduling.cache.local_cache import LocalCache
 from naiad.scheduling.ensemble.relay import Find
 from naiad.scheduling.rate_limiter import RateLimiter
 from naiad.settings import Settings, latency_metrics
+from naiad.settings.exposure import has_keys, is_loopback, open_addresses
 from naiad.shm.cuda_proxy import CudaProxy
 from naiad.shm.cuda_region import open_cuda_region
 from naiad.shm.region_table import RegionTable
@@ -89,6 +95,7 @@ def http_options(settings: Settings) -> HttpOptions:
             for category in restriction.categories
         },
         fast_paths=settings.fast_paths,
+        allowed_hosts=allowed_hosts(settings),
         limits=Http1Limits(
             max_connections=settings.http_max_connections,
             max_headers=settings.http_max_header_count,
@@ -124,6 +131,36 @@ def grpc_options(settings: Settings) -> GrpcOptions:
             for category in restriction.categories
         },
     )
+
+
+def allowed_hosts(settings: Settings) -> frozenset[str] | None:
+    """The names that `Host` may have; None where it is not checked. A page cannot have an API key,
+    and a server that other machines reach may have any name."""
+    is_private = is_loopback(settings.http_address) and not has_keys(settings)
+    return frozenset(settings.allowed_host) if settings.allowed_host or is_private else None
+
+
+def are_files_allowed(settings: Settings) -> bool:
+    if settings.allow_file_override == "auto":
+        return has_keys(settings) or not open_addresses(settings)
+    return settings.allow_file_override == "true"
+
+
+def build_keys(settings: Settings) -> Keys | None:
+    """Returns None where nobody needs an API key. Raises NaiadError for a key file that cannot be
+    read."""
+    if not has_keys(settings):
+        return None
+    table = KeyTable(settings.api_key)
+    watch = KeyWatch(KeyFile(Path(settings.api_key_file)), table) if settings.api_key_file else None
+    if watch is not None:
+        watch.load()
+    guard = Guard(
+        table,
+        headers=settings.api_key_header,
+        guarded_apis=frozenset(settings.guarded_api),
+    )
+    return Keys(guard, watch)
 
 
 def load_options(settings: Settings) -> LoadOptions:
@@ -272,6 +309,7 @@ def build_core(
         ),
         tracing=build_tracing(settings),
         cache=cache,
+        are_files_allowed=are_files_allowed(settings),
     )
     services.core = core
     return core

@@ -208,6 +208,7 @@ naiad.add_command(
 naiad.add_command(
     LazyCommand("generate", "naiad.chat.command:generate", "Let a language model continue a text.")
 )
+naiad.add_command(LazyCommand("key", "naiad.tools.key_command", "Manage API keys."))
 naiad.add_command(
     LazyCommand(
         "perf", "naiad.perf.command", "Measure a model under load. Accepts perf_analyzer's flags."

@@ -62,6 +62,8 @@ class ServeCommand(click.Command):
 def serve(texts: dict[str, list[str]], defaults: dict[str, Any]) -> int:
     resolved = resolve(texts, os.environ, defaults)
     check_creation(resolved.settings)
+    # Workers inherit the environment, and no model needs the server's keys.
+    os.environ.pop(OPTIONS["api-key"].variable, None)
     # These imports are slow, and --help and error messages do not need them.
     from naiad import log, server
     from naiad.settings.logging import log_settings

@@ -15,6 +15,7 @@ from naiad.core.signature import RequestSignature
 from naiad.core.tensor import Tensor
 
 if TYPE_CHECKING:
+    from naiad.core.identity import Identity
     from naiad.core.trace import Trace
 
 ParameterValue: TypeAlias = bool | int | float | str
@@ -48,3 +49,6 @@ class InferRequest(msgspec.Struct, eq=False):
     """Set when the request is traced."""
     batch_size: int = 1
     """Set by the model's check of the request."""
+    identity: Identity | None = None
+    """Whose request it is; None where the server has no API keys, and for requests that models and
+    ensembles make."""

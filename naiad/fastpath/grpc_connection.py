@@ -11,7 +11,8 @@ Rule: the result is what the full path (Http2Connection, GrpcProtocol, Call) mak
       - its bytes differ, or the header table has changed;
       - a limit or a window is near;
       - it has a deadline, or its response would be compressed;
-      - tracing is on, or another model serves than the one that the plan knows.
+      - tracing is on, or another model serves than the one that the plan knows;
+      - its key is refused or must be looked up again.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class GrpcFastPath:
         send_window = sender.initial_window + frames.increment
         if self._decoder.changes != frames.table_changes or send_window > MAX_WINDOW:
             return offset
-        core, plan, size = self.core, frames.plan, frames.num_bytes
+        core, plan, size, gate = self.core, frames.plan, frames.num_bytes, frames.head.gate
         streams, last_id = connection.streams, connection.last_peer_stream_id
         count = num_updates = 0
         while count < max_streams and num_bytes - offset >= size:
@@ -167,10 +168,17 @@ class GrpcFastPath:
             model = None if request is None else serving_model(core, plan)
             if request is None or model is None:
                 break
+            admission = None
+            if gate is not None:
+                admission = gate.enter_fast(plan.model_name)
+                if admission is None:
+                    break
             last_id = stream_id
             count += 1
             offset += size
-            stream = FastStream(stream_id, send_window, connection=self, frames=frames)
+            stream = FastStream(
+                stream_id, send_window, connection=self, frames=frames, admission=admission
+            )
             streams[stream_id] = stream.context = stream
             stream.start(request, model)
             if num_bytes - offset >= UPDATE_BYTES and view[offset + 3] == WINDOW_UPDATE:
@@ -234,8 +242,10 @@ class GrpcFastPath:
         if num_bytes - offset < frames.enough_bytes:
             return offset
         fields = frames.unpack(view, offset)
+        gate = frames.head.gate
         if (
             not self._is_request(frames, fields, connection.last_peer_stream_id)
+            or (gate is not None and isinstance(gate.check(), NaiadError))
             or serving_model(self.core, plan) is None
             or (memory := self.core.input_buffer(plan.model_name, frames.tail_bytes)) is None
         ):
@@ -243,8 +253,15 @@ class GrpcFastPath:
         request = plan.decode((*fields[frames.parts], memory))
         if request is None:
             return offset
+        admission = None
+        if gate is not None:
+            admission = gate.enter_fast(plan.model_name)
+            if admission is None:
+                return offset
         offset += frames.num_bytes
-        stream = FastStream(fields[1], send_window, connection=self, frames=frames)
+        stream = FastStream(
+            fields[1], send_window, connection=self, frames=frames, admission=admission
+        )
         connection.opened(stream.id, 1, 0, 1 if frames.increment else 0)
         connection.streams[stream.id] = stream.context = stream
         head_bytes = frames.data_bytes - frames.tail_bytes - PREFIX_BYTES

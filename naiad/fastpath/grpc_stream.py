@@ -24,6 +24,7 @@ from naiad.transport.http2.stream import CLOSED, HALF_CLOSED_REMOTE, OPEN, Strea
 if TYPE_CHECKING:
     from naiad.fastpath.grpc_connection import GrpcFastPath
     from naiad.fastpath.grpc_frames import RequestFrames
+    from naiad.keys.account import Admission
     from naiad.repository.model import Model
 
 _pack_stream_id: Final = struct.Struct(">I").pack
@@ -37,6 +38,8 @@ class FastStream(Stream, kw_only=True):
     has_headers: bool = True
     connection: GrpcFastPath
     frames: RequestFrames
+    admission: Admission | None = None
+    """Whose request it is; None where nobody needs a key."""
     call: FastCall | None = None
     """None before the start, and after the end or when a Call has taken over."""
     arriving: InferRequest | None = None
@@ -45,6 +48,8 @@ class FastStream(Stream, kw_only=True):
     """Set while a large request arrives."""
 
     def start(self, request: InferRequest, model: Model) -> None:
+        if self.admission is not None:
+            request.identity = self.admission.identity
         call = self.call = FastCall(self.connection.core, self.frames.plan, self)
         try:
             call.start(request, model)
@@ -106,6 +111,7 @@ class FastStream(Stream, kw_only=True):
             or num_bytes > sender.max_frame_bytes
             or sender.is_paused
             or self.context is not self
+            or (self.admission is not None and self.admission.trailer_fields())
             # Frames that came with the last bytes of the request may have reset the stream before
             # the request was started.
             or self.state == CLOSED
@@ -121,6 +127,8 @@ class FastStream(Stream, kw_only=True):
         sender.useful_frames += 1
         sender.num_finished += 1
         sender.window -= num_bytes
+        if self.admission is not None:
+            self.admission.end(Status.OK)
         self.state = CLOSED
         self.context = self.call = None
         del sender.streams[self.id]
@@ -134,7 +142,9 @@ class FastStream(Stream, kw_only=True):
         """An ordinary Call takes over."""
         head = self.frames.head
         assert head.method is not None
-        call = self.context = Call(self.connection.protocol, self, head, head.method)
+        call = self.context = Call(
+            self.connection.protocol, self, head, head.method, self.admission
+        )
         if self.call is not None:
             call.on_cancel = self.call.cancel
         call.reader, self.reader = self.reader, None

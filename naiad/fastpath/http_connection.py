@@ -15,7 +15,7 @@ from naiad.core.request import InferRequest
 from naiad.core.tensor import Buffer
 from naiad.fastpath.call import FastCall, FastInference, Responder, serving_model
 from naiad.fastpath.http_plan import HttpPlan, RequestLayout
-from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.exchange import Exchange, with_header_lines
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_queue import ResponseQueue
 
@@ -28,13 +28,14 @@ MakeResponder: TypeAlias = "Callable[[Exchange, HttpPlan, Model], Responder]"
 class HttpFastPath(Exchange):
     """The exchange of every fast request of its connection: they come one after the other."""
 
-    __slots__ = ("_call", "_core", "_layout", "_make_responder", "_plan")
+    __slots__ = ("_call", "_core", "_gate", "_layout", "_make_responder", "_plan")
 
     def __init__(
         self, core: FastInference, layout: RequestLayout, make_responder: MakeResponder
     ) -> None:
         super().__init__(None, layout.head, b"")
         self._core = core
+        self._gate = layout.head.route.gate
         self._layout = layout
         self._plan = layout.plan
         self._make_responder = make_responder
@@ -49,6 +50,12 @@ class HttpFastPath(Exchange):
         model = serving_model(self._core, self._plan)
         if model is None:
             return 0
+        if self._gate is not None:
+            admission = self._gate.enter_fast()
+            if admission is None:
+                return 0
+            self.admission = admission
+            request.identity = admission.identity
         self.is_started = self.is_ended = False
         self._responses = responses
         responses.exchanges.append(self)
@@ -60,6 +67,7 @@ class HttpFastPath(Exchange):
             self._layout.is_head(data)
             and not self.head.expects_continue
             and not self._core.tracing.is_on
+            and (self._gate is None or self._gate.is_current)
         )
 
     def detach(self) -> None:
@@ -77,6 +85,9 @@ class HttpFastPath(Exchange):
         if responses is None or responses.is_stopping:
             return False
         self.is_started = self.is_ended = True
+        if self.admission is not None:
+            parts = with_header_lines(parts, self.admission.header_lines())
+            self.admission.end(200)
         responses.send_whole(self, b"".join(parts))
         return True
 

@@ -12,6 +12,9 @@ from collections.abc import Callable
 import msgspec
 
 from naiad import log
+from naiad.frontends.http.response import refuse_v2
+from naiad.keys.api_class import METRICS
+from naiad.keys.guard import Guard, read_bytes
 from naiad.metrics.page import CONTENT_TYPE
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
@@ -28,14 +31,18 @@ class MetricsResponse(msgspec.Struct, frozen=True):
 
 
 class MetricsFrontend:
-    def __init__(self, render: Callable[[], bytes]) -> None:
+    def __init__(self, render: Callable[[], bytes], guard: Guard | None = None) -> None:
         """`render` makes the page: MetricsPage.render."""
         self._render = render
-        self._route = Route(self._handle, max_body_bytes=MAX_BODY_BYTES)
+        self._guard = guard
 
     def route(self, head: Head) -> Route:
         """The `Router` of the metrics endpoint."""
-        return self._route
+        route = Route(self._handle, max_body_bytes=MAX_BODY_BYTES)
+        if self._guard is not None:
+            route.gate = self._guard.gate(METRICS, read_bytes(head.headers))
+            route.refuse = refuse_v2
+        return route
 
     def _handle(self, exchange: Exchange) -> None:
         reply = respond(exchange.head.method, exchange.head.path, self._render)

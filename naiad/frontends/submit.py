@@ -11,11 +11,13 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Protocol
 
+from naiad.core.identity import Identity
 from naiad.core.request import InferRequest
 from naiad.core.response import Consumer, InferResponse, ResponseStream
 from naiad.core.trace import TraceGroup
 from naiad.errors import NaiadError
 from naiad.frontends.core import Inference
+from naiad.keys.guard import unknown_model
 from naiad.trace.tracing import Tracing
 from naiad.trace.w3c import read_parent
 
@@ -39,6 +41,11 @@ class Origin(Protocol):
         """When the request began to arrive; 0 when it arrived in one piece."""
         ...
 
+    @property
+    def identity(self) -> Identity | None:
+        """Whose request it is; None where nobody needs an API key."""
+        ...
+
     def header(self, name: str) -> str:
         """The value of a header by its lower-case name; empty when the client did not send it."""
         ...
@@ -57,11 +64,14 @@ def submit(
     model: Model | None = None,
     on_accepted: Callable[[ResponseStream], None] | None = None,
 ) -> ResponseStream:
-    """Raises NaiadError as the core does.
+    """Raises NaiadError as the core does, and for a model that the request's key may not see.
 
     `model` is what the request names, where the caller has just looked it up. `on_accepted` runs
     before the first response is delivered: a model may respond before this function returns.
     """
+    identity = request.identity = origin.identity
+    if identity is not None and not identity.may_see(request.model_name):
+        raise unknown_model(request.model_name)
     group = start_trace(core.tracing, request, origin) if core.tracing.is_on else None
     if group is None:
         stream = core.infer(request, model)

@@ -15,6 +15,8 @@ import msgspec
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.statistics import ModelStatistics
+from naiad.errors import invalid_arg
+from naiad.files.safe_path import path_inside
 from naiad.instances.executor import Executor
 from naiad.instances.instance import Instance
 from naiad.instances.template_process import Templates
@@ -214,4 +216,7 @@ def _labels(model_dir: Path, file_name: str) -> list[str]:
     """The labels, one per line. As in Triton, an empty line is an empty label."""
     if not file_name:
         return []
-    return (model_dir / file_name).read_text(encoding="utf-8", errors="replace").splitlines()
+    path = path_inside(model_dir, file_name)
+    if path is None:
+        raise invalid_arg(f"label_filename '{file_name}' is not inside the model's folder")
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()

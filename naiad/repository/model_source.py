@@ -23,7 +23,7 @@ from naiad.repository.config.autocomplete import (
 )
 from naiad.repository.config.config import ConfigOptions, ModelConfigFile, read_model_config
 from naiad.repository.config.file_override import OverrideFolder, write_override_files
-from naiad.repository.config.validate import require_valid
+from naiad.repository.config.validate import require_files_inside, require_valid
 from naiad.repository.namespace import model_key
 from naiad.repository.scan import select_versions
 from naiad.repository.store import Store
@@ -172,6 +172,7 @@ class ModelSources:
         # Taken before the files are read, so that a change in between shows as a change later.
         files = fingerprint(directory, self._recent_changes)
         file = read_model_config(directory, options=self._options, override=override.config)
+        require_files_inside(file)
         for warning in file.directory.warnings + file.notes:
             log.warning(warning.sentence())
         completing = CONFIGURING_BACKENDS | self._options.other_backends

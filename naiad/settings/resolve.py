@@ -23,7 +23,11 @@ from naiad.settings.value import BadValueError
 
 OPTIONS: dict[str, Option] = declared_options(Settings)
 
-TRITONSERVER_DEFAULTS = {"http-address": "0.0.0.0", "grpc-address": "0.0.0.0"}
+TRITONSERVER_DEFAULTS = {
+    "http-address": "0.0.0.0",
+    "grpc-address": "0.0.0.0",
+    "allow-file-override": "true",
+}
 """The defaults of the `tritonserver` command that differ from those of `naiad serve`."""
 
 

@@ -42,6 +42,7 @@ AGENT = Group("Repository Agent")
 CACHE = Group("Response Cache")
 RATE = Group("Rate Limiter")
 MEMORY = Group("Memory/Device Management")
+ACCESS = Group("Access")
 DEPRECATED = Group("DEPRECATED")
 
 count = value.at_least(0, value.integer)
@@ -732,6 +733,70 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_client_shm: Annotated[bool, MEMORY("Allow clients to pass tensors in shared memory.")] = (
         False
     )
+
+    api_key_file: Annotated[
+        str,
+        ACCESS(
+            "Require an API key of this file, which `naiad key` writes. The file is read again "
+            "when it changes.",
+            metavar="FILE",
+            is_extension=True,
+        ),
+    ] = ""
+    api_key: Annotated[
+        tuple[str, ...],
+        ACCESS(
+            "Require this API key. It may do everything except manage keys. May be repeated. Other "
+            "users of the machine see it in the list of processes: prefer the environment "
+            "variable, or --api-key-file.",
+            parse=value.secret,
+            metavar="KEY",
+            is_extension=True,
+        ),
+    ] = ()
+    api_key_header: Annotated[
+        tuple[str, ...],
+        ACCESS(
+            "Header, or gRPC metadata, that may also hold the API key, besides 'Authorization: "
+            "Bearer' and 'x-api-key'. May be repeated.",
+            parse=value.header_name,
+            metavar="NAME",
+            is_extension=True,
+        ),
+    ] = ()
+    guarded_api: Annotated[
+        tuple[str, ...],
+        ACCESS(
+            "Also require an API key for this API, which is open by default. May be repeated.",
+            parse=value.choice("guarded-api", "health", "metrics"),
+            metavar="health|metrics",
+            is_extension=True,
+        ),
+    ] = ()
+    allowed_host: Annotated[
+        tuple[str, ...],
+        ACCESS(
+            "Name under which clients reach this server over HTTP. May be repeated; '*' allows any "
+            "name. By default a server that listens on this machine only and has no API keys "
+            "accepts its own names and addresses, so that no web page can reach it under a name of "
+            "the page's own.",
+            parse=value.host_name,
+            metavar="NAME",
+            is_extension=True,
+        ),
+    ] = ()
+    allow_file_override: Annotated[
+        str,
+        ACCESS(
+            "Let load requests bring files of the model ('file:' parameters), which may contain "
+            "code. auto allows it if the server requires API keys or listens on this machine "
+            "only.",
+            parse=value.choice("allow-file-override", "auto", "true", "false"),
+            metavar="auto|true|false",
+            default_text="auto; tritonserver: true",
+            is_extension=True,
+        ),
+    ] = "auto"
 
     strict_model_config: Annotated[
         bool, DEPRECATED("Use --disable-auto-complete-config instead.")

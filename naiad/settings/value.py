@@ -162,3 +162,22 @@ def trace_level(text: str) -> str:
             f"invalid value for trace level option: {text.lower()}", "OFF, TIMESTAMPS or TENSORS"
         )
     return word
+
+
+def secret(text: str) -> str:
+    """The text is never shown in a message."""
+    if not text or len(text) > 4096 or not text.isprintable() or text != text.strip():
+        raise ValueError("expected 1 to 4096 printable characters without spaces around them")
+    return text
+
+
+def header_name(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}", text) is None:
+        raise BadValueError(f"invalid name of a header: {text}", "a name such as x-goog-api-key")
+    return text.lower()
+
+
+def host_name(text: str) -> str:
+    if re.fullmatch(r"\*|[A-Za-z0-9._-]{1,253}", text) is None:
+        raise BadValueError(f"invalid name of a host: {text}", "a name such as api.example.com")
+    return text.lower().rstrip(".")

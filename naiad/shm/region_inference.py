@@ -21,7 +21,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, cancelled, internal
 from naiad.shm.region_lease import Allocate, RegionLease
-from naiad.shm.region_table import RegionTable
+from naiad.shm.region_table import RegionTable, owner_of
 
 MAX_INLINE_BYTES = 2 << 20
 """Up to this size, tensors are copied on the event loop.
@@ -39,7 +39,7 @@ def infer_with_regions(
     """Raises NaiadError as `infer` does."""
     use, request.regions = request.regions, None
     assert use is not None
-    lease = table.lease(use)
+    lease = table.lease(use, owner_of(request.identity))
     try:
         lease.allocate_inputs(request, allocate)
         if lease.has_slow_inputs or lease.input_bytes > MAX_INLINE_BYTES:

@@ -23,10 +23,12 @@ Allocate = Callable[[int], memoryview | None]
 class RegionEntry:
     """A region in the table."""
 
-    __slots__ = ("is_leaving", "num_uses", "region")
+    __slots__ = ("is_leaving", "num_uses", "owner", "region")
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, owner: str = "") -> None:
         self.region = region
+        self.owner = owner
+        """The id of the API key that registered it; empty where nobody needs a key."""
         self.num_uses = 0
         self.is_leaving = False
         """True once the client has unregistered it. It is closed after its last use."""

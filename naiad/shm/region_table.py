@@ -3,7 +3,8 @@
 In:  registrations, removals and status queries of the shared memory extension; `RegionUse` of
      decoded requests.
 Out: RegionLease.
-Rule: a region stays open until the last request that uses it has its response. Nothing is mapped
+Rule: a region belongs to the API key that registered it: other keys neither see nor use it, and may
+      use the same name. A region stays open until the last request that uses it has its response. Nothing is mapped
       (region.py).
 """
 
@@ -15,6 +16,7 @@ import resource
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from naiad.core.identity import Identity
 from naiad.core.region_slice import RegionSlice, RegionUse
 from naiad.errors import Code, NaiadError, invalid_arg, not_found, unavailable, unsupported
 from naiad.shm.region import CUDA, SYSTEM, Region
@@ -45,7 +47,8 @@ class RegionTable:
         """`open_cuda` is None if there are no GPUs."""
         self._is_allowed = is_allowed
         self._open_cuda = open_cuda
-        self._entries: dict[str, RegionEntry] = {}
+        self._entries: dict[tuple[str, str], RegionEntry] = {}
+        """By owner and name."""
         self._threads: ThreadPoolExecutor | None = None
         self._max_read_bytes = min(
             MAX_READ_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
@@ -70,18 +73,20 @@ class RegionTable:
 
     # The extension.
 
-    def register_system(self, name: str, key: str, offset: int, byte_size: int) -> None:
+    def register_system(
+        self, name: str, key: str, offset: int, byte_size: int, owner: str = ""
+    ) -> None:
         """Raises NaiadError."""
         self.check_allowed()
         check_key(name, key)
-        self._check_new(name)
-        self._add(open_system_region(name, key, offset, byte_size))
+        self._check_new(name, owner)
+        self._add(open_system_region(name, key, offset, byte_size), owner)
 
     async def register_cuda(
-        self, name: str, raw_handle: bytes, device_id: int, byte_size: int
+        self, name: str, raw_handle: bytes, device_id: int, byte_size: int, owner: str = ""
     ) -> None:
         """Raises NaiadError. The driver may need a long time."""
-        self._check_new(name)
+        self._check_new(name, owner)
         if self._open_cuda is None:
             raise invalid_arg(
                 f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
@@ -93,27 +98,25 @@ class RegionTable:
         )
         region = await opening
         try:
-            self._check_new(name)  # the name may have been registered in the meantime
+            self._check_new(name, owner)  # the name may have been registered in the meantime
         except NaiadError:
             region.close()
             raise
-        self._add(region)
+        self._add(region, owner)
 
-    def unregister(self, kind: str, name: str = "") -> None:
-        """Unregisters one region, or all regions of this kind if `name` is empty.
+    def unregister(self, kind: str, name: str = "", owner: str = "") -> None:
+        """Unregisters one region of this owner, or all of this kind if `name` is empty.
 
         As in Triton, a name that is unknown or of the other kind is not an error.
         """
-        entries = list(self._entries.values())
-        if name:
-            entries = [self._entries[name]] if name in self._entries else []
-        for entry in entries:
-            if entry.region.kind == kind:
+        for entry in list(self._entries.values()):
+            is_meant = entry.owner == owner and name in ("", entry.region.name)
+            if is_meant and entry.region.kind == kind:
                 entry.is_leaving = True
                 self._drop_if_unused(entry)
 
-    def status(self, kind: str, name: str = "") -> list[Region]:
-        """Returns one region, or all regions of this kind if `name` is empty.
+    def status(self, kind: str, name: str = "", owner: str = "") -> list[Region]:
+        """Returns one region of this owner, or all of this kind if `name` is empty.
 
         Raises NaiadError for a name that is not registered as this kind.
         """
@@ -121,9 +124,9 @@ class RegionTable:
             return [
                 entry.region
                 for _, entry in sorted(self._entries.items())
-                if entry.region.kind == kind
+                if entry.region.kind == kind and entry.owner == owner
             ]
-        entry = self._entries.get(name)
+        entry = self._entries.get((owner, name))
         if entry is None:
             raise not_found(f"Unable to find {kind} shared memory region: '{name}'")
         if entry.region.kind != kind:
@@ -135,11 +138,11 @@ class RegionTable:
 
     # Requests.
 
-    def lease(self, use: RegionUse) -> RegionLease:
+    def lease(self, use: RegionUse, owner: str = "") -> RegionLease:
         """Raises NaiadError, with Triton's messages. No region is in use then."""
         self.check_allowed()
-        inputs = [(index, self._find(piece), piece) for index, piece in use.inputs]
-        outputs = {name: (self._find(piece), piece) for name, piece in use.outputs.items()}
+        inputs = [(index, self._find(piece, owner), piece) for index, piece in use.inputs]
+        outputs = {name: (self._find(piece, owner), piece) for name, piece in use.outputs.items()}
         lease = RegionLease(inputs, outputs, self._on_lease_closed)
         if self._read_bytes + lease.input_bytes > self._max_read_bytes:
             raise unavailable(
@@ -165,9 +168,9 @@ class RegionTable:
             entry.region.close()
         self._entries.clear()
 
-    def _find(self, piece: RegionSlice) -> RegionEntry:
+    def _find(self, piece: RegionSlice, owner: str) -> RegionEntry:
         name, offset, byte_size = piece.region, piece.offset, piece.byte_size
-        entry = self._entries.get(name)
+        entry = self._entries.get((owner, name))
         if entry is None:
             raise not_found(f"Unable to find shared memory region: '{name}'")
         if offset >= entry.region.byte_size:
@@ -181,13 +184,13 @@ class RegionTable:
             raise invalid_arg(f"Invalid offset + byte size for shared memory region: '{name}'")
         return entry
 
-    def _check_new(self, name: str) -> None:
+    def _check_new(self, name: str, owner: str) -> None:
         self.check_allowed()
         if not 0 < len(name) <= MAX_NAME_CHARS:
             raise invalid_arg(
                 f"the name of a shared memory region must have 1 to {MAX_NAME_CHARS} characters"
             )
-        if name in self._entries:
+        if (owner, name) in self._entries:
             raise NaiadError(
                 Code.ALREADY_EXISTS, f"shared memory region '{name}' already in manager"
             )
@@ -197,11 +200,15 @@ class RegionTable:
                 "no more are possible"
             )
 
-    def _add(self, region: Region) -> None:
-        self._entries[region.name] = RegionEntry(region)
+    def _add(self, region: Region, owner: str) -> None:
+        self._entries[owner, region.name] = RegionEntry(region, owner)
 
     def _drop_if_unused(self, entry: RegionEntry) -> None:
-        name = entry.region.name
-        if entry.is_leaving and entry.num_uses == 0 and self._entries.get(name) is entry:
-            del self._entries[name]
+        place = entry.owner, entry.region.name
+        if entry.is_leaving and entry.num_uses == 0 and self._entries.get(place) is entry:
+            del self._entries[place]
             entry.region.close()
+
+
+def owner_of(identity: Identity | None) -> str:
+    return "" if identity is None else identity.key_id

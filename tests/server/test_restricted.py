@@ -7,7 +7,6 @@ to no restricted group must be in a short list here, so that a new route cannot 
 from __future__ import annotations
 
 import json
-import re
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -22,12 +21,8 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
-from naiad.frontends.grpc.frontend import GrpcFrontend
-from naiad.frontends.grpc.restriction import PROTOCOLS
-from naiad.frontends.http.frontend import HttpFrontend
-from naiad.frontends.http.options import HttpOptions
 from naiad.settings.compound import RESTRICTED_CATEGORIES
-from tests.fakes import FakeCore
+from tests import entrances
 from tests.server.harness import Server, naiad
 
 OPEN_ROUTES = frozenset(("/", "/v1", "/v1/anything"))
@@ -38,53 +33,23 @@ OPEN_RPCS = frozenset(
 )
 """RPCs that no group protects. Reflection returns only the public .proto files."""
 
-EXPANSIONS = {
-    r"(?:/versions/(?P<version>[0-9]+))?": ("", "/versions/1"),
-    r"(?:/(?P<repository>[^/]+))?": ("", "/some"),
-    r"(?:/region/(?P<region>[^/]+))?": ("", "/region/a"),
-    r"(?:/models/(?P<model>[^/]+))?": ("", "/models/request_info"),
-    r"(?P<kind>system|cuda)": ("system", "cuda"),
-    r"(?P<model>[^/]+)": ("request_info", "other%2Fname"),
-    r"(?P<model>.+)": ("request_info", "other/name"),
-    r"(?:/.*)?": ("", "/anything"),
-}
-
 
 class Entrance(msgspec.Struct, frozen=True):
     method: str
     path: str
     group: str
+    """Empty for an entrance that cannot be restricted."""
 
 
-def http_entrances() -> list[Entrance]:
-    frontend = HttpFrontend(FakeCore(), HttpOptions())
-    entrances = []
-    for entry in frontend._entries():
-        paths = [entry.pattern]
-        for part, texts in EXPANSIONS.items():
-            paths = [
-                path.replace(part, text)
-                for path in paths
-                for text in (texts if part in path else ("",))
-            ]
-        for path in dict.fromkeys(paths):
-            assert re.fullmatch(entry.pattern, path), (
-                f"EXPANSIONS lacks an entry to make a path for {entry.pattern}"
-            )
-            entrances.append(Entrance(entry.method, path, entry.group))
-    return entrances
-
-
-def rpc_entrances() -> list[Entrance]:
-    frontend = GrpcFrontend(FakeCore())
-    groups = {name: group for group, names in PROTOCOLS.items() for name in names}
+def grouped(found: list[entrances.Entrance]) -> list[Entrance]:
     return [
-        Entrance("", method.path, groups.get(method.path.rpartition("/")[2], ""))
-        for method in frontend._methods()
+        Entrance(one.method, one.path, one.api if one.api in RESTRICTED_CATEGORIES else "")
+        for one in found
     ]
 
 
-HTTP_ENTRANCES, RPC_ENTRANCES = http_entrances(), rpc_entrances()
+HTTP_ENTRANCES = grouped(entrances.http_entrances())
+RPC_ENTRANCES = grouped(entrances.rpc_entrances())
 
 
 def test_every_route_can_be_restricted() -> None:
@@ -97,7 +62,9 @@ def test_every_rpc_can_be_restricted() -> None:
     assert {
         entrance.path for entrance in RPC_ENTRANCES if entrance.group not in RESTRICTED_CATEGORIES
     } == OPEN_RPCS
-    assert set(PROTOCOLS) == set(RESTRICTED_CATEGORIES)
+    assert {entrance.group for entrance in RPC_ENTRANCES if entrance.group} == set(
+        RESTRICTED_CATEGORIES
+    )
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import asyncio
 import struct
 
 from naiad.frontends.grpc.frontend import GrpcFrontend
+from naiad.keys.guard import Guard
 from naiad.transport.grpc.endpoint import GrpcEndpoint
 from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.options import GrpcOptions
@@ -70,11 +71,12 @@ class Rig:
         options: GrpcOptions | None = None,
         methods: list[Method] | None = None,
         client_limits: Http2Limits | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.core = FakeCore()
         self.clock = FakeClock()
         if methods is None:
-            self.frontend = GrpcFrontend(self.core, options)
+            self.frontend = GrpcFrontend(self.core, options, guard)
             self.endpoint = self.frontend._endpoint
             self.endpoint.clock_ns = self.clock.now_ns
         else:

@@ -11,6 +11,7 @@ import msgspec
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.http.load_report import Gauges
 from naiad.frontends.http.options import HttpOptions
+from naiad.keys.guard import Guard
 from tests.fakes.core import FakeCore
 from tests.fakes.language import LanguageCore
 
@@ -24,10 +25,13 @@ class HttpServer(msgspec.Struct, eq=False):
 
 @contextlib.asynccontextmanager
 async def serving(
-    options: HttpOptions | None = None, core: FakeCore | None = None, gauges: Gauges | None = None
+    options: HttpOptions | None = None,
+    core: FakeCore | None = None,
+    gauges: Gauges | None = None,
+    guard: Guard | None = None,
 ) -> AsyncIterator[HttpServer]:
     core = core or FakeCore()
-    frontend = HttpFrontend(core, options or HttpOptions(), gauges)
+    frontend = HttpFrontend(core, options or HttpOptions(), gauges, guard)
     listener = await asyncio.get_running_loop().create_server(
         frontend.protocol_factory, "127.0.0.1", 0
     )
@@ -41,7 +45,9 @@ async def serving(
 
 
 @contextlib.asynccontextmanager
-async def language_server() -> AsyncIterator[tuple[LanguageCore, HttpServer]]:
+async def language_server(
+    guard: Guard | None = None,
+) -> AsyncIterator[tuple[LanguageCore, HttpServer]]:
     core = LanguageCore()
-    async with serving(core=core) as server:
+    async with serving(core=core, guard=guard) as server:
         yield core, server

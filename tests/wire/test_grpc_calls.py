@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from naiad.errors import NaiadError
+from naiad.keys.api_class import INFERENCE
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import Method
@@ -64,6 +66,9 @@ class Counting:
         data = b"%d" % len(message)
         self.call.send([data], len(data))
 
+    def on_refusal(self, message: Buffer, error: NaiadError) -> None:
+        raise AssertionError("nothing is refused here")
+
     def on_half_close(self) -> None:
         self.call.finish(Status.OK)
 
@@ -85,11 +90,11 @@ def handlers() -> Handlers:
 
 def methods(handlers: Handlers) -> list[Method]:
     return [
-        Method(ECHO, unary=handlers.echo, is_compressed=True),
-        Method(HELD, unary=handlers.hold),
-        Method(BROKEN, unary=handlers.broken),
-        Method(REFUSING, unary=handlers.refuse),
-        Method(COUNT, stream=handlers.count, is_compressed=True),
+        Method(ECHO, INFERENCE, unary=handlers.echo, is_compressed=True),
+        Method(HELD, INFERENCE, unary=handlers.hold),
+        Method(BROKEN, INFERENCE, unary=handlers.broken),
+        Method(REFUSING, INFERENCE, unary=handlers.refuse),
+        Method(COUNT, INFERENCE, stream=handlers.count, is_compressed=True),
     ]
 
 

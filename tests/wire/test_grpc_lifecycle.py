@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from naiad.keys.api_class import INFERENCE
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import Method
@@ -35,9 +36,9 @@ class Handlers:
         self.cancelled = 0
         self.streams: list[Listening] = []
         self.methods = [
-            Method(ECHO, unary=self.echo),
-            Method(HELD, unary=self.hold),
-            Method(STREAM, stream=self.listen),
+            Method(ECHO, INFERENCE, unary=self.echo),
+            Method(HELD, INFERENCE, unary=self.hold),
+            Method(STREAM, INFERENCE, stream=self.listen),
         ]
 
     def echo(self, call: Call, message: Buffer) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from naiad.frontends.grpc.restriction import PROTOCOLS
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.pb import health_pb2
 from naiad.transport.grpc.options import GrpcOptions
@@ -41,17 +40,6 @@ class TestRestrictedProtocols:
             )
         assert (await infer(rig, {header: "secret"})).status == 0
         assert (await rig.unary("ServerLive", b"")).status == 0
-        await rig.close()
-
-    async def test_every_rpc_of_the_service_belongs_to_a_group(self) -> None:
-        rig = Rig()
-        grouped = set().union(*PROTOCOLS.values())
-        served = {
-            path.decode().rpartition("/")[2]
-            for path in rig.endpoint.methods
-            if not path.startswith(b"/grpc.reflection")
-        }
-        assert served == grouped
         await rig.close()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from naiad import log
+from naiad.core.identity import Identity
 from naiad.errors import invalid_arg, unsupported
 from naiad.frontends.core import Core
 from naiad.frontends.grpc.unary import SlowCalls, unary
 from naiad.frontends.http.settings import check_model
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.shm.region import CUDA, SYSTEM
+from naiad.shm.region_table import owner_of
 from naiad.transport.grpc.method import UnaryHandler
 
 _LOG_SWITCHES = ("log_info", "log_warning", "log_error")
@@ -39,59 +41,71 @@ class Extensions:
             "CudaSharedMemoryUnregister": unary(
                 pb.CudaSharedMemoryUnregisterRequest, self._cuda_unregister
             ),
-            "TraceSetting": unary(pb.TraceSettingRequest, self._trace_setting),
+            "TraceSetting": unary(pb.TraceSettingRequest, self._trace_setting, _model_name),
             "LogSettings": unary(pb.LogSettingsRequest, _log_settings),
         }
 
     # Shared memory.
 
     def _system_status(
-        self, request: pb.SystemSharedMemoryStatusRequest
+        self, request: pb.SystemSharedMemoryStatusRequest, identity: Identity | None
     ) -> pb.SystemSharedMemoryStatusResponse:
         kind = pb.SystemSharedMemoryStatusResponse.RegionStatus
-        found = self._regions.status(SYSTEM, request.name)
+        found = self._regions.status(SYSTEM, request.name, owner_of(identity))
         return pb.SystemSharedMemoryStatusResponse(
             regions={region.name: kind(**region.describe()) for region in found}
         )
 
     def _system_register(
-        self, request: pb.SystemSharedMemoryRegisterRequest
+        self, request: pb.SystemSharedMemoryRegisterRequest, identity: Identity | None
     ) -> pb.SystemSharedMemoryRegisterResponse:
-        self._regions.register_system(request.name, request.key, request.offset, request.byte_size)
+        self._regions.register_system(
+            request.name,
+            request.key,
+            request.offset,
+            request.byte_size,
+            owner_of(identity),
+        )
         return pb.SystemSharedMemoryRegisterResponse()
 
     def _system_unregister(
-        self, request: pb.SystemSharedMemoryUnregisterRequest
+        self, request: pb.SystemSharedMemoryUnregisterRequest, identity: Identity | None
     ) -> pb.SystemSharedMemoryUnregisterResponse:
-        self._regions.unregister(SYSTEM, request.name)
+        self._regions.unregister(SYSTEM, request.name, owner_of(identity))
         return pb.SystemSharedMemoryUnregisterResponse()
 
     def _cuda_status(
-        self, request: pb.CudaSharedMemoryStatusRequest
+        self, request: pb.CudaSharedMemoryStatusRequest, identity: Identity | None
     ) -> pb.CudaSharedMemoryStatusResponse:
         kind = pb.CudaSharedMemoryStatusResponse.RegionStatus
-        found = self._regions.status(CUDA, request.name)
+        found = self._regions.status(CUDA, request.name, owner_of(identity))
         return pb.CudaSharedMemoryStatusResponse(
             regions={region.name: kind(**region.describe()) for region in found}
         )
 
     async def _cuda_register(
-        self, request: pb.CudaSharedMemoryRegisterRequest
+        self, request: pb.CudaSharedMemoryRegisterRequest, identity: Identity | None
     ) -> pb.CudaSharedMemoryRegisterResponse:
         await self._regions.register_cuda(
-            request.name, request.raw_handle, request.device_id, request.byte_size
+            request.name,
+            request.raw_handle,
+            request.device_id,
+            request.byte_size,
+            owner_of(identity),
         )
         return pb.CudaSharedMemoryRegisterResponse()
 
     def _cuda_unregister(
-        self, request: pb.CudaSharedMemoryUnregisterRequest
+        self, request: pb.CudaSharedMemoryUnregisterRequest, identity: Identity | None
     ) -> pb.CudaSharedMemoryUnregisterResponse:
-        self._regions.unregister(CUDA, request.name)
+        self._regions.unregister(CUDA, request.name, owner_of(identity))
         return pb.CudaSharedMemoryUnregisterResponse()
 
     # Trace settings.
 
-    def _trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
+    def _trace_setting(
+        self, request: pb.TraceSettingRequest, identity: Identity | None
+    ) -> pb.TraceSettingResponse:
         check_model(self._core, request.model_name)
         if request.settings:
             self._tracing.update(
@@ -105,10 +119,16 @@ class Extensions:
         )
 
 
+def _model_name(request: pb.TraceSettingRequest) -> str:
+    return request.model_name
+
+
 # Log settings.
 
 
-def _log_settings(request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
+def _log_settings(
+    request: pb.LogSettingsRequest, identity: Identity | None
+) -> pb.LogSettingsResponse:
     changes: dict[str, str | bool | int] = {}
     for name, setting in request.settings.items():
         kind = setting.WhichOneof("parameter_choice")

@@ -17,10 +17,12 @@ from naiad.frontends.grpc.information import Information
 from naiad.frontends.grpc.reflection import Reflection
 from naiad.frontends.grpc.repository import RepositoryControl
 from naiad.frontends.grpc.response import fail
-from naiad.frontends.grpc.restriction import build_guard
+from naiad.frontends.grpc.restriction import build_restriction
 from naiad.frontends.grpc.stream_infer import ModelStreamInfer
 from naiad.frontends.grpc.unary import SlowCalls
 from naiad.frontends.header_forward import HeaderForward
+from naiad.keys import api_class
+from naiad.keys.guard import Entrance, Guard, read_text
 from naiad.protocol.v2.grpc_codec import decode_request
 from naiad.transport.grpc.endpoint import GrpcEndpoint
 from naiad.transport.grpc.method import Method
@@ -33,11 +35,36 @@ __all__ = ["GrpcFrontend", "GrpcOptions"]
 SERVICE = "/inference.GRPCInferenceService/"
 MODEL_INFER = f"{SERVICE}ModelInfer"
 HEALTH_SERVICE = "/grpc.health.v1.Health/"
+API_CLASSES = {
+    **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady"), api_class.HEALTH),
+    **dict.fromkeys(("ServerMetadata", "ModelMetadata"), api_class.METADATA),
+    "ModelConfig": api_class.MODEL_CONFIG,
+    "ModelStatistics": api_class.STATISTICS,
+    **dict.fromkeys(
+        ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+        api_class.MODEL_REPOSITORY,
+    ),
+    **dict.fromkeys(
+        (
+            f"{kind}SharedMemory{verb}"
+            for kind in ("System", "Cuda")
+            for verb in ("Status", "Register", "Unregister")
+        ),
+        api_class.SHARED_MEMORY,
+    ),
+    "TraceSetting": api_class.TRACE,
+    "LogSettings": api_class.LOGGING,
+}
+"""The API class of every RPC that is a plain function. One that is missing here fails the start."""
 
 
 class GrpcFrontend:
-    def __init__(self, core: Core, options: GrpcOptions | None = None) -> None:
+    def __init__(
+        self, core: Core, options: GrpcOptions | None = None, guard: Guard | None = None
+    ) -> None:
+        """`guard` is None where nobody needs an API key."""
         self.options = options or GrpcOptions()
+        self._guard = guard
         self._core = core
         self._slow = SlowCalls()
         self._headers = HeaderForward(self.options.header_forward_pattern)
@@ -47,13 +74,18 @@ class GrpcFrontend:
         self._endpoint = GrpcEndpoint(
             self._methods(),
             self.options,
-            guard=build_guard(self.options.restricted_protocols),
+            restrict=build_restriction(self.options.restricted_protocols),
+            make_gate=None if guard is None else self._make_gate,
             make_fast_path=self._make_fast_path if has_fast_path else None,
         )
 
     def _make_fast_path(self, protocol: GrpcProtocol) -> GrpcFastPath:
         assert self.plans is not None
         return GrpcFastPath(protocol, self.plans, MODEL_INFER, fast_path_responder, fail)
+
+    def _make_gate(self, method: Method, metadata: dict[str, str]) -> Entrance | None:
+        assert self._guard is not None
+        return self._guard.gate(method.api, read_text(metadata))
 
     def protocol_factory(self) -> GrpcProtocol:
         return self._endpoint.protocol_factory()
@@ -92,19 +124,30 @@ class GrpcFrontend:
             **Extensions(core, self._slow).handlers(),
         }
         return [
-            Method(MODEL_INFER, unary=infer.infer, allocate=infer.allocate, is_compressed=True),
+            Method(
+                MODEL_INFER,
+                api_class.INFERENCE,
+                unary=infer.infer,
+                allocate=infer.allocate,
+                is_compressed=True,
+            ),
             Method(
                 f"{SERVICE}ModelStreamInfer",
+                api_class.INFERENCE,
                 stream=stream.open,
                 allocate=infer.allocate,
                 is_compressed=True,
             ),
-            *(Method(f"{SERVICE}{name}", unary=handler) for name, handler in plain.items()),
-            Method(f"{HEALTH_SERVICE}Check", unary=health.check),
-            Method(f"{HEALTH_SERVICE}Watch", unary=health.watch),
+            *(
+                Method(f"{SERVICE}{name}", API_CLASSES[name], unary=handler)
+                for name, handler in plain.items()
+            ),
+            Method(f"{HEALTH_SERVICE}Check", api_class.HEALTH, unary=health.check),
+            Method(f"{HEALTH_SERVICE}Watch", api_class.HEALTH, unary=health.watch),
             *(
                 Method(
                     f"/grpc.reflection.{v}.ServerReflection/ServerReflectionInfo",
+                    api_class.UNCLASSIFIED,
                     stream=reflection.open,
                 )
                 for v in ("v1", "v1alpha")

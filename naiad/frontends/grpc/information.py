@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from naiad.core.identity import Identity
 from naiad.core.model_spec import TensorSpec
 from naiad.core.statistics import Duration, ModelStatistics
 from naiad.frontends.core import Core
 from naiad.frontends.grpc.unary import SlowCalls, unary
+from naiad.frontends.visible import visible
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.transport.grpc.method import UnaryHandler
 
@@ -21,31 +23,43 @@ class Information:
         return {
             "ServerLive": unary(pb.ServerLiveRequest, self._server_live),
             "ServerReady": unary(pb.ServerReadyRequest, self._server_ready),
-            "ModelReady": self._slow.unary(pb.ModelReadyRequest, self._model_ready),
+            "ModelReady": self._slow.unary(pb.ModelReadyRequest, self._model_ready, _model_name),
             "ServerMetadata": unary(pb.ServerMetadataRequest, self._server_metadata),
-            "ModelMetadata": unary(pb.ModelMetadataRequest, self._model_metadata),
-            "ModelConfig": unary(pb.ModelConfigRequest, self._model_config),
-            "ModelStatistics": unary(pb.ModelStatisticsRequest, self._model_statistics),
+            "ModelMetadata": unary(pb.ModelMetadataRequest, self._model_metadata, _model_name),
+            "ModelConfig": unary(pb.ModelConfigRequest, self._model_config, _model_name),
+            "ModelStatistics": unary(
+                pb.ModelStatisticsRequest, self._model_statistics, _model_name
+            ),
         }
 
-    def _server_live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
+    def _server_live(
+        self, request: pb.ServerLiveRequest, identity: Identity | None
+    ) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=self._core.is_live())
 
-    def _server_ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
+    def _server_ready(
+        self, request: pb.ServerReadyRequest, identity: Identity | None
+    ) -> pb.ServerReadyResponse:
         return pb.ServerReadyResponse(ready=self._core.is_ready())
 
-    async def _model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+    async def _model_ready(
+        self, request: pb.ModelReadyRequest, identity: Identity | None
+    ) -> pb.ModelReadyResponse:
         ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._core.ask_model_ready(request.name, request.version, ready.set_result)
         return pb.ModelReadyResponse(ready=await ready)
 
-    def _server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
+    def _server_metadata(
+        self, request: pb.ServerMetadataRequest, identity: Identity | None
+    ) -> pb.ServerMetadataResponse:
         metadata = self._core.metadata
         return pb.ServerMetadataResponse(
             name=metadata.name, version=metadata.version, extensions=metadata.extensions
         )
 
-    def _model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
+    def _model_metadata(
+        self, request: pb.ModelMetadataRequest, identity: Identity | None
+    ) -> pb.ModelMetadataResponse:
         spec = self._core.model_metadata(request.name, request.version)
         return pb.ModelMetadataResponse(
             name=spec.name,
@@ -55,12 +69,25 @@ class Information:
             outputs=[_tensor(tensor) for tensor in spec.outputs.values()],
         )
 
-    def _model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
+    def _model_config(
+        self, request: pb.ModelConfigRequest, identity: Identity | None
+    ) -> pb.ModelConfigResponse:
         return pb.ModelConfigResponse(config=self._core.model_config(request.name, request.version))
 
-    def _model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
-        models = self._core.statistics(request.name, request.version)
+    def _model_statistics(
+        self, request: pb.ModelStatisticsRequest, identity: Identity | None
+    ) -> pb.ModelStatisticsResponse:
+        models = visible(self._core.statistics(request.name, request.version), identity)
         return pb.ModelStatisticsResponse(model_stats=[_statistics(model) for model in models])
+
+
+def _model_name(
+    request: pb.ModelReadyRequest
+    | pb.ModelMetadataRequest
+    | pb.ModelConfigRequest
+    | pb.ModelStatisticsRequest,
+) -> str:
+    return request.name
 
 
 def _tensor(tensor: TensorSpec) -> pb.ModelMetadataResponse.TensorMetadata:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
+from naiad.errors import NaiadError
 from naiad.pb import grpc_service_pb2, health_pb2, model_config_pb2
 from naiad.protocol.v2.grpc_wire import delimited, read_varint, varint
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
-from naiad.transport.grpc.status import GrpcError, Status
+from naiad.transport.grpc.status import STATUS, GrpcError, Status, retry_fields
 
 # Fields of ServerReflectionRequest and of ServerReflectionResponse.
 _FILE_BY_NAME, _FILE_WITH_SYMBOL, _LIST_SERVICES = 3, 4, 7
@@ -106,6 +107,9 @@ class ReflectionStream:
         request = bytes(message)
         response = delimited(_ORIGINAL_REQUEST, request) + self._respond(*_read_request(request))
         self._call.send([response], len(response))
+
+    def on_refusal(self, message: Buffer, error: NaiadError) -> None:
+        self._call.abort(STATUS[error.code], error.message, retry_fields(error))
 
     def on_half_close(self) -> None:
         self._call.finish(Status.OK)

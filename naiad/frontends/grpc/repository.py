@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from naiad.core.identity import Identity
 from naiad.errors import invalid_arg, unsupported
 from naiad.frontends.core import ModelControl
 from naiad.frontends.grpc.unary import SlowCalls, unary
+from naiad.frontends.visible import visible
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.transport.grpc.method import UnaryHandler
 
@@ -17,15 +19,19 @@ class RepositoryControl:
     def handlers(self) -> dict[str, UnaryHandler]:
         return {
             "RepositoryIndex": unary(pb.RepositoryIndexRequest, self._index),
-            "RepositoryModelLoad": self._slow.unary(pb.RepositoryModelLoadRequest, self._load),
+            "RepositoryModelLoad": self._slow.unary(
+                pb.RepositoryModelLoadRequest, self._load, _model_name
+            ),
             "RepositoryModelUnload": self._slow.unary(
-                pb.RepositoryModelUnloadRequest, self._unload
+                pb.RepositoryModelUnloadRequest, self._unload, _model_name
             ),
         }
 
-    def _index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+    def _index(
+        self, request: pb.RepositoryIndexRequest, identity: Identity | None
+    ) -> pb.RepositoryIndexResponse:
         _refuse_repository_name(request.repository_name)
-        rows = self._core.repository_index(ready_only=request.ready)
+        rows = visible(self._core.repository_index(ready_only=request.ready), identity)
         return pb.RepositoryIndexResponse(
             models=[
                 pb.RepositoryIndexResponse.ModelIndex(
@@ -35,7 +41,9 @@ class RepositoryControl:
             ]
         )
 
-    async def _load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
+    async def _load(
+        self, request: pb.RepositoryModelLoadRequest, identity: Identity | None
+    ) -> pb.RepositoryModelLoadResponse:
         _refuse_repository_name(request.repository_name)
         parameters: dict[str, str | bytes] = {}
         for name, parameter in request.parameters.items():
@@ -57,7 +65,7 @@ class RepositoryControl:
         return pb.RepositoryModelLoadResponse()
 
     async def _unload(
-        self, request: pb.RepositoryModelUnloadRequest
+        self, request: pb.RepositoryModelUnloadRequest, identity: Identity | None
     ) -> pb.RepositoryModelUnloadResponse:
         _refuse_repository_name(request.repository_name)
         unload_dependents = False
@@ -70,6 +78,10 @@ class RepositoryControl:
             unload_dependents = parameter.bool_param
         await self._core.unload_model(request.model_name, unload_dependents=unload_dependents)
         return pb.RepositoryModelUnloadResponse()
+
+
+def _model_name(request: pb.RepositoryModelLoadRequest | pb.RepositoryModelUnloadRequest) -> str:
+    return request.model_name
 
 
 def _refuse_repository_name(name: str) -> None:

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import hmac
 
-from naiad.transport.grpc.method import Guard, Method
+from naiad.transport.grpc.method import Method, Restrict
 
 _PREFIX = "triton-grpc-protocol-"
-PROTOCOLS: dict[str, frozenset[str]] = {
-    "health": frozenset(("ServerLive", "ServerReady", "ModelReady", "Check", "Watch")),
-    "metadata": frozenset(("ServerMetadata", "ModelMetadata")),
-    "inference": frozenset(("ModelInfer", "ModelStreamInfer")),
-    "shared-memory": frozenset(
-        f"{kind}SharedMemory{verb}"
-        for kind in ("System", "Cuda")
-        for verb in ("Status", "Register", "Unregister")
-    ),
-    "model-config": frozenset(("ModelConfig",)),
-    "model-repository": frozenset(
-        ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload")
-    ),
-    "statistics": frozenset(("ModelStatistics",)),
-    "trace": frozenset(("TraceSetting",)),
-    "logging": frozenset(("LogSettings",)),
-}
 
 
-def build_guard(restricted: dict[str, tuple[str, str]]) -> Guard | None:
+def build_restriction(restricted: dict[str, tuple[str, str]]) -> Restrict | None:
+    """`restricted` maps API classes to the metadata entry that they need."""
     if not restricted:
         return None
-    needed = {name: secret for group, secret in restricted.items() for name in PROTOCOLS[group]}
 
-    def guard(method: Method, metadata: dict[str, str]) -> str | None:
-        secret = needed.get(method.path.rpartition("/")[2])
+    def restrict(method: Method, metadata: dict[str, str]) -> str | None:
+        secret = restricted.get(method.api)
         if secret is None:
             return None
         header = _PREFIX + secret[0]
@@ -40,4 +23,4 @@ def build_guard(restricted: dict[str, tuple[str, str]]) -> Guard | None:
             return None
         return f"This protocol is restricted, expecting header '{header}'"
 
-    return guard
+    return restrict

@@ -15,20 +15,20 @@ from collections.abc import Callable
 from functools import partial
 
 from naiad import log
+from naiad.core.identity import Identity
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import Code, NaiadError, internal, unavailable
 from naiad.frontends.core import Inference
 from naiad.frontends.grpc.infer import Decode, first_fault, response_error
-from naiad.frontends.grpc.response import STATUS
 from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.submit import submit
 from naiad.protocol.v2 import grpc_codec
 from naiad.protocol.v2.grpc_request import PLAIN, RequestOptions
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
-from naiad.transport.grpc.status import Status
+from naiad.transport.grpc.status import STATUS, Status, retry_fields
 
 _GONE = InferRequest("", [])
 _SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
@@ -93,6 +93,15 @@ class RequestStream:
             self._submit(request, options)
         except NaiadError as error:
             self._reject(error, request.id)
+
+    def on_refusal(self, message: Buffer, error: NaiadError) -> None:
+        """A request beyond a limit is an error message of the stream, which may go on; a key that is
+        no longer valid ends the stream and its requests."""
+        identity = grpc_codec.identify(message) if error.code is Code.RESOURCE_EXHAUSTED else None
+        if identity is None:
+            self._call.abort(STATUS[error.code], error.message, retry_fields(error))
+        else:
+            self._reject(error, identity.id)
 
     def on_half_close(self) -> None:
         self._is_half_closed = True
@@ -177,7 +186,7 @@ class RequestStream:
         """Ends the stream and returns True when the client asked for a stream that ends with its
         first error."""
         if self._closes_on_error:
-            self._call.abort_provoked(STATUS[error.code], error.message)
+            self._call.abort_provoked(STATUS[error.code], error.message, retry_fields(error))
         return self._closes_on_error
 
     def write_ready(self) -> None:
@@ -216,6 +225,7 @@ class StreamedRequest:
         "_request",
         "_response",
         "_spec",
+        "admission",
         "is_decoupled",
         "message",
         "stream",
@@ -234,6 +244,8 @@ class StreamedRequest:
         self._request = request
         self._options = options
         self._spec = spec
+        self.admission = call.admission
+        """Of this message; None where nobody needs a key."""
         self.is_decoupled = spec is not None and spec.is_decoupled
         self.stream: ResponseStream | None = None
         self.message: grpc_codec.Pieces | None = None
@@ -251,6 +263,10 @@ class StreamedRequest:
     def receive_start_ns(self) -> int:
         return self._call.receive_start_ns
 
+    @property
+    def identity(self) -> Identity | None:
+        return None if self.admission is None else self.admission.identity
+
     def header(self, name: str) -> str:
         return self._call.header(name)
 
@@ -260,8 +276,13 @@ class StreamedRequest:
     # What the stream asks.
 
     def cancel(self) -> None:
+        self._end_admission(Status.CANCELLED)
         if self.stream is not None:
             self.stream.cancel()
+
+    def _end_admission(self, status: Status) -> None:
+        if self.admission is not None:
+            self.admission.end(status)
 
     def pause(self, is_paused: bool) -> None:
         if self.stream is not None and self.is_decoupled:
@@ -269,6 +290,7 @@ class StreamedRequest:
 
     def reject(self, error: NaiadError) -> None:
         """For a request that never reached a model."""
+        self._end_admission(STATUS[error.code])
         if self._owner.fail(error):
             return
         message = grpc_codec.encode_stream_rejection(error, self._request.id)
@@ -288,9 +310,9 @@ class StreamedRequest:
             self._count += 1
             self._response = response
         if is_final:
-            self.message = self._message(
-                self._response, response_error(self._response, self._count), is_final=True
-            )
+            error = response_error(self._response, self._count)
+            self._end_admission(Status.OK if error is None else STATUS[error.code])
+            self.message = self._message(self._response, error, is_final=True)
             self._release()
             if self.message is not None:
                 self._owner.write_ready()
@@ -304,6 +326,7 @@ class StreamedRequest:
             empty = grpc_codec.encode_empty_final(self._request)
             self._owner.send([empty], len(empty))
         if is_final:
+            self._end_admission(Status.OK)
             self._release()
             self._owner.end(self)
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from google.protobuf.message import DecodeError, Message
 
 from naiad import log
+from naiad.core.identity import Identity
 from naiad.errors import NaiadError
 from naiad.frontends.grpc.response import fail, reply
+from naiad.keys.guard import unknown_model
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import UnaryHandler
@@ -27,17 +29,36 @@ def parse(kind: type[Any], message: Buffer) -> Any:
         raise GrpcError(Status.INTERNAL, "Unable to parse request") from None
 
 
-def unary(kind: type[Any], handler: Callable[[Any], Message]) -> UnaryHandler:
+ReadModelName: TypeAlias = Callable[[Any], str]
+"""Reads the model that a request message names; empty when it names none."""
+
+
+def unary(
+    kind: type[Any],
+    handler: Callable[[Any, Identity | None], Message],
+    model_name: ReadModelName | None = None,
+) -> UnaryHandler:
     def handle(call: Call, message: Buffer) -> None:
         request = parse(kind, message)
         try:
-            response = handler(request)
+            check_visible(call.identity, request, model_name)
+            response = handler(request, call.identity)
         except NaiadError as error:
             fail(call, error)
         else:
             reply(call, response)
 
     return handle
+
+
+def check_visible(
+    identity: Identity | None, request: Any, model_name: ReadModelName | None
+) -> None:
+    """Raises NaiadError for a model that the caller's key may not see."""
+    if identity is not None and model_name is not None:
+        name = model_name(request)
+        if name and not identity.may_see(name):
+            raise unknown_model(name)
 
 
 class SlowCalls:
@@ -47,21 +68,33 @@ class SlowCalls:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def unary(self, kind: type[Any], handler: Callable[[Any], Awaitable[Message]]) -> UnaryHandler:
+    def unary(
+        self,
+        kind: type[Any],
+        handler: Callable[[Any, Identity | None], Awaitable[Message]],
+        model_name: ReadModelName | None = None,
+    ) -> UnaryHandler:
         def handle(call: Call, message: Buffer) -> None:
-            task = asyncio.get_running_loop().create_task(
-                self._run(call, parse(kind, message), handler)
-            )
+            request = parse(kind, message)
+            try:
+                check_visible(call.identity, request, model_name)
+            except NaiadError as error:
+                fail(call, error)
+                return
+            task = asyncio.get_running_loop().create_task(self._run(call, request, handler))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
         return handle
 
     async def _run(
-        self, call: Call, request: Any, handler: Callable[[Any], Awaitable[Message]]
+        self,
+        call: Call,
+        request: Any,
+        handler: Callable[[Any, Identity | None], Awaitable[Message]],
     ) -> None:
         try:
-            reply(call, await handler(request))
+            reply(call, await handler(request, call.identity))
         except NaiadError as error:
             fail(call, error)
         except Exception as error:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import msgspec
 
 from naiad.core.request import ParameterValue
+from naiad.errors import NaiadError, invalid_arg
 from naiad.fastpath.http_plans import HttpPlans
 from naiad.frontends.core import Core
 from naiad.frontends.header_forward import HeaderForward
+from naiad.frontends.http.browser_check import BrowserCheck
 from naiad.frontends.http.generate import GenerateRoute
 from naiad.frontends.http.infer import InferRoute
 from naiad.frontends.http.load_report import Gauges
@@ -24,6 +26,19 @@ from naiad.frontends.http.settings import SettingRoutes
 from naiad.frontends.http.shared_memory import SharedMemoryRoutes
 from naiad.frontends.http.welcome import welcome
 from naiad.frontends.openai.frontend import OpenAiRoutes
+from naiad.keys.api_class import (
+    HEALTH,
+    INFERENCE,
+    LOGGING,
+    METADATA,
+    MODEL_CONFIG,
+    MODEL_REPOSITORY,
+    PAGE,
+    SHARED_MEMORY,
+    STATISTICS,
+    TRACE,
+)
+from naiad.keys.guard import Guard
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.head import Head
@@ -36,8 +51,15 @@ _MEMORY = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
 
 
 class HttpFrontend:
-    def __init__(self, core: Core, options: HttpOptions, gauges: Gauges | None = None) -> None:
-        """`gauges` reads what models show on the metrics page."""
+    def __init__(
+        self,
+        core: Core,
+        options: HttpOptions,
+        gauges: Gauges | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        """`gauges` reads what models show on the metrics page. `guard` is None where nobody needs an
+        API key."""
         self._core = core
         self._options = options
         self._gauges = gauges
@@ -46,7 +68,12 @@ class HttpFrontend:
         self._repository = RepositoryRoutes(core)
         self._memory = SharedMemoryRoutes(core.regions)
         self.plans = HttpPlans() if options.fast_paths else None
-        table = RouteTable(self._entries(), options.restricted_apis)
+        table = RouteTable(
+            self._entries(),
+            options.restricted_apis,
+            guard,
+            BrowserCheck(options.allowed_hosts, options.allowed_origins),
+        )
         self._endpoint = Http1Endpoint(
             table, msgspec.structs.replace(options.limits, max_body_bytes=options.max_input_size)
         )
@@ -55,38 +82,40 @@ class HttpFrontend:
         metadata, repository, memory = MetadataRoutes(self._core), self._repository, self._memory
         settings = SettingRoutes(self._core)
         return [
-            Entry("POST", _MODEL + "/infer", "inference", self._infer),
-            Entry("POST", _MODEL + "/generate", "inference", self._generate),
-            Entry("POST", _MODEL + "/generate_stream", "inference", self._generate_stream),
-            Entry("GET", "/", "", welcome),
-            Entry("GET", "/v2/health/live", "health", simple(metadata.live)),
-            Entry("GET", "/v2/health/ready", "health", simple(metadata.ready)),
-            Entry("GET", _MODEL + "/ready", "health", simple(metadata.model_ready)),
-            Entry("GET", "/v2", "metadata", simple(metadata.server)),
-            Entry("GET", "/v2/models/stats", "statistics", simple(metadata.all_statistics)),
-            Entry("GET", _MODEL, "metadata", simple(metadata.model)),
-            Entry("GET", _MODEL + "/config", "model-config", simple(metadata.config)),
-            Entry("GET", _MODEL + "/stats", "statistics", simple(metadata.statistics)),
-            Entry("POST", _REPOSITORY + "/index", "model-repository", simple(repository.index)),
+            Entry("POST", _MODEL + "/infer", INFERENCE, self._infer),
+            Entry("POST", _MODEL + "/generate", INFERENCE, self._generate),
+            Entry("POST", _MODEL + "/generate_stream", INFERENCE, self._generate_stream),
+            Entry("GET", "/", PAGE, welcome),
+            Entry("GET", "/v2/health/live", HEALTH, simple(metadata.live)),
+            Entry("GET", "/v2/health/ready", HEALTH, simple(metadata.ready)),
+            Entry("GET", _MODEL + "/ready", HEALTH, simple(metadata.model_ready)),
+            Entry("GET", "/v2", METADATA, simple(metadata.server)),
+            Entry("GET", "/v2/models/stats", STATISTICS, simple(metadata.all_statistics)),
+            Entry("GET", _MODEL, METADATA, simple(metadata.model)),
+            Entry("GET", _MODEL + "/config", MODEL_CONFIG, simple(metadata.config)),
+            Entry(
+                "GET", _MODEL + "/stats", STATISTICS, simple(metadata.statistics), _no_statistics
+            ),
+            Entry("POST", _REPOSITORY + "/index", MODEL_REPOSITORY, simple(repository.index)),
             Entry(
                 "POST",
                 _REPOSITORY + "/models/(?P<model>[^/]+)/load",
-                "model-repository",
+                MODEL_REPOSITORY,
                 simple(repository.load),
             ),
             Entry(
                 "POST",
                 _REPOSITORY + "/models/(?P<model>[^/]+)/unload",
-                "model-repository",
+                MODEL_REPOSITORY,
                 simple(repository.unload),
             ),
-            Entry("GET", _MEMORY + "/status", "shared-memory", simple(memory.status)),
-            Entry("POST", _MEMORY + "/register", "shared-memory", simple(memory.register)),
-            Entry("POST", _MEMORY + "/unregister", "shared-memory", simple(memory.unregister)),
-            Entry("GET", "/v2/logging", "logging", simple(settings.show_log)),
-            Entry("POST", "/v2/logging", "logging", simple(settings.update_log)),
-            Entry("GET", _TRACED + "/trace/setting", "trace", simple(settings.show_trace)),
-            Entry("POST", _TRACED + "/trace/setting", "trace", simple(settings.update_trace)),
+            Entry("GET", _MEMORY + "/status", SHARED_MEMORY, simple(memory.status)),
+            Entry("POST", _MEMORY + "/register", SHARED_MEMORY, simple(memory.register)),
+            Entry("POST", _MEMORY + "/unregister", SHARED_MEMORY, simple(memory.unregister)),
+            Entry("GET", "/v2/logging", LOGGING, simple(settings.show_log)),
+            Entry("POST", "/v2/logging", LOGGING, simple(settings.update_log)),
+            Entry("GET", _TRACED + "/trace/setting", TRACE, simple(settings.show_trace)),
+            Entry("POST", _TRACED + "/trace/setting", TRACE, simple(settings.update_trace)),
             *OpenAiRoutes(self._core, self._options.max_input_size).entries(),
         ]
 
@@ -156,3 +185,8 @@ class HttpFrontend:
             is_stream=is_stream,
         )
         return Route(route.handle, oversize_message=route.oversize_message)
+
+
+def _no_statistics(names: Names) -> NaiadError:
+    """Triton's error for the statistics of a model that does not exist."""
+    return invalid_arg(f"requested model '{names['model']}' is not available")

@@ -9,6 +9,7 @@ from naiad.errors import NaiadError
 from naiad.frontends.core import Core
 from naiad.frontends.http.response import respond_empty, respond_error, respond_json
 from naiad.frontends.http.routes import Names
+from naiad.frontends.visible import visible
 from naiad.protocol.v2.metadata import (
     encode_model_metadata,
     encode_server_metadata,
@@ -60,7 +61,10 @@ class MetadataRoutes:
         )
 
     def all_statistics(self, exchange: Exchange, _names: Names) -> None:
-        _respond(exchange, lambda: encode_statistics(self._core.statistics()))
+        _respond(
+            exchange,
+            lambda: encode_statistics(visible(self._core.statistics(), exchange.identity)),
+        )
 
 
 def _respond(exchange: Exchange, encode: Callable[[], Buffer]) -> None:

@@ -26,5 +26,9 @@ class HttpOptions(msgspec.Struct, frozen=True):
     fast_paths: bool = True
     """`--fast-paths`: requests that repeat an earlier one except for their data skip the full
     path."""
+    allowed_hosts: frozenset[str] | None = None
+    """Names that `Host` may have besides addresses and names of this machine; None allows all."""
+    allowed_origins: frozenset[str] = frozenset()
+    """Origins of pages that may send requests although the server did not serve them."""
     limits: Http1Limits = Http1Limits()
     """The limits of the transport; `max_input_size` replaces `max_body_bytes`."""

@@ -17,6 +17,7 @@ from naiad.errors import NaiadError, internal, invalid_arg, unsupported
 from naiad.frontends.core import ModelControl
 from naiad.frontends.http.response import respond_error, respond_json
 from naiad.frontends.http.routes import Names
+from naiad.frontends.visible import visible
 from naiad.protocol.v2.json_access import find, mismatch
 from naiad.protocol.v2.metadata import encode_index
 from naiad.protocol.v2.triton_json import parse
@@ -35,7 +36,7 @@ class RepositoryRoutes:
         except NaiadError as error:
             respond_error(exchange, error)
         else:
-            respond_json(exchange, encode_index(rows))
+            respond_json(exchange, encode_index(visible(rows, exchange.identity)))
 
     def load(self, exchange: Exchange, names: Names) -> None:
         try:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from naiad.core.tensor import Buffer
 from naiad.errors import Code, NaiadError
-from naiad.protocol.openai.error import OpenAiError
+from naiad.keys.account import LimitError
+from naiad.protocol.openai.error import OpenAiError, from_core
 from naiad.protocol.openai.error import encode_error as encode_openai_error
 from naiad.protocol.v2.json_codec import encode_error
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 
+_AUTHENTICATE = b"WWW-Authenticate: Bearer\r\n"
 TEXT_TYPE = b"Content-Type: text/plain\r\n"
 
 STATUS: dict[Code, int] = {
@@ -24,6 +26,9 @@ STATUS: dict[Code, int] = {
     Code.INVALID_ARG: 400,
     Code.ALREADY_EXISTS: 400,
     Code.CANCELLED: 400,
+    Code.UNAUTHENTICATED: 401,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 429,
 }
 
 
@@ -39,8 +44,24 @@ def respond_error(exchange: Exchange, error: NaiadError, headers: bytes = b"") -
     exchange.respond(STATUS[error.code], error_headers(error) + headers, encode_error(error))
 
 
-def respond_openai_error(exchange: Exchange, error: OpenAiError) -> None:
-    exchange.respond(error.status, error_headers(error), encode_openai_error(error))
+def respond_openai_error(exchange: Exchange, error: OpenAiError, headers: bytes = b"") -> None:
+    exchange.respond(error.status, error_headers(error) + headers, encode_openai_error(error))
+
+
+def refuse_v2(exchange: Exchange, error: NaiadError) -> None:
+    """Responds to a request that the guard refuses."""
+    respond_error(exchange, error, _refusal_headers(error))
+
+
+def refuse_openai(exchange: Exchange, error: NaiadError) -> None:
+    """The same, for OpenAI's routes."""
+    respond_openai_error(exchange, from_core(error), _refusal_headers(error))
+
+
+def _refusal_headers(error: NaiadError) -> bytes:
+    if isinstance(error, LimitError):
+        return error.header_lines()
+    return _AUTHENTICATE if error.code is Code.UNAUTHENTICATED else b""
 
 
 def error_headers(error: NaiadError | OpenAiError, content_type: bytes = JSON_TYPE) -> bytes:

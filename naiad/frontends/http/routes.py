@@ -16,7 +16,12 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from naiad.errors import Code, NaiadError
+from naiad.frontends.http.browser_check import BrowserCheck
 from naiad.frontends.http.options import Restriction
+from naiad.frontends.http.response import refuse_openai, refuse_v2
+from naiad.keys.api_class import UNCLASSIFIED, check_class
+from naiad.keys.guard import ClosedGate, Guard, read_bytes
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import JSON_TYPE
@@ -33,10 +38,12 @@ class Entry(msgspec.Struct, frozen=True):
     pattern: str
     """A regular expression for the whole path; `build` gets its named groups, "" for those that are
     absent."""
-    group: str
-    """Triton's name for the set of APIs that the route belongs to, for `--http-restricted-api`; a
-    route of group "" is never restricted."""
+    api: str
+    """The API class (naiad.keys.api_class), which decides the scope that a key needs."""
     build: RouteBuilder
+    hidden: Callable[[Names], NaiadError] | None = None
+    """The error for a model that the key may not see: the one for a model that does not exist. None
+    is Triton's error for most routes."""
 
 
 def simple(handle: Callable[[Exchange, Names], None]) -> RouteBuilder:
@@ -46,10 +53,20 @@ def simple(handle: Callable[[Exchange, Names], None]) -> RouteBuilder:
 
 class RouteTable:
     def __init__(
-        self, entries: list[Entry], restricted_apis: Mapping[str, Restriction] | None = None
+        self,
+        entries: list[Entry],
+        restricted_apis: Mapping[str, Restriction] | None = None,
+        guard: Guard | None = None,
+        browser_check: BrowserCheck | None = None,
     ) -> None:
+        """`guard` is None where nobody needs an API key. Raises ValueError for an entry without an
+        API class."""
+        for entry in entries:
+            check_class(entry.api, f"the route {entry.method} {entry.pattern}")
         self._entries = [(re.compile(entry.pattern.encode()), entry) for entry in entries]
         self._restricted_apis = restricted_apis or {}
+        self._guard = guard
+        self._browser_check = browser_check or BrowserCheck()
 
     def __call__(self, head: Head) -> Route:
         method = "GET" if head.method == "HEAD" else head.method
@@ -61,21 +78,34 @@ class RouteTable:
             if entry.method != method:
                 allowed.append(entry.method)
                 continue
-            restriction = self._restricted_apis.get(entry.group)
-            if restriction is not None and not _has_key(head, restriction):
-                return _refusal(
-                    403, f"This API is restricted, expecting header '{restriction.header}'"
-                )
-            return entry.build(
-                head, {name: _decode(value) for name, value in match.groupdict().items()}
-            )
-        if allowed:
-            return _refusal(
-                405,
-                "Method Not Allowed",
-                b"Allow: %b\r\n" % ", ".join(sorted(set(allowed))).encode(),
-            )
-        return _refusal(404, "Not Found")
+            names = {name: _decode(value) for name, value in match.groupdict().items()}
+            return self._guarded(head, entry, names)
+        return self._guarded(head, _missing(allowed), {})
+
+    def _guarded(self, head: Head, entry: Entry, names: Names) -> Route:
+        refuse = refuse_openai if head.path.startswith(b"/v1") else refuse_v2
+        refusal = self._browser_check.refusal(head, entry.api) or self._restricted(head, entry.api)
+        if refusal is not None:
+            error = refusal
+            route = Route(lambda exchange: refuse(exchange, error))
+            route.gate = ClosedGate(error)
+        else:
+            route = entry.build(head, names)
+            if self._guard is not None:
+                name = names.get("model", "")
+                hidden = entry.hidden(names) if entry.hidden is not None and name else None
+                route.gate = self._guard.gate(entry.api, read_bytes(head.headers), name, hidden)
+        route.refuse = refuse
+        return route
+
+    def _restricted(self, head: Head, api: str) -> NaiadError | None:
+        restriction = self._restricted_apis.get(api)
+        if restriction is None or _has_key(head, restriction):
+            return None
+        return NaiadError(
+            Code.PERMISSION_DENIED,
+            f"This API is restricted, expecting header '{restriction.header}'",
+        )
 
 
 def _decode(value: bytes | None) -> str:
@@ -85,6 +115,16 @@ def _decode(value: bytes | None) -> str:
 def _has_key(head: Head, restriction: Restriction) -> bool:
     value = head.headers.get(restriction.header.lower().encode(), b"")
     return hmac.compare_digest(value, restriction.value.encode())
+
+
+def _missing(allowed: list[str]) -> Entry:
+    """The entry for a path that does not exist, or not with the request's method."""
+    if not allowed:
+        return Entry("", "", UNCLASSIFIED, lambda _head, _names: _refusal(404, "Not Found"))
+    methods = b"Allow: %b\r\n" % ", ".join(sorted(set(allowed))).encode()
+    return Entry(
+        "", "", UNCLASSIFIED, lambda _head, _names: _refusal(405, "Method Not Allowed", methods)
+    )
 
 
 def _refusal(status: int, message: str, headers: bytes = b"") -> Route:

@@ -19,7 +19,7 @@ from naiad.protocol.v2.extension_json import (
     decode_system_registration,
 )
 from naiad.shm.region import CUDA
-from naiad.shm.region_table import RegionTable
+from naiad.shm.region_table import RegionTable, owner_of
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 
@@ -31,7 +31,9 @@ class SharedMemoryRoutes:
 
     def status(self, exchange: Exchange, names: Names) -> None:
         try:
-            found = self._regions.status(names["kind"], names["region"])
+            found = self._regions.status(
+                names["kind"], names["region"], owner_of(exchange.identity)
+            )
         except NaiadError as error:
             respond_error(exchange, error)
         else:
@@ -49,14 +51,15 @@ class SharedMemoryRoutes:
                 self._register_cuda(exchange, name, decode_cuda_registration(exchange.body))
                 return
             wanted = decode_system_registration(exchange.body)
-            self._regions.register_system(name, wanted.key, wanted.offset, wanted.byte_size)
+            owner = owner_of(exchange.identity)
+            self._regions.register_system(name, wanted.key, wanted.offset, wanted.byte_size, owner)
         except NaiadError as error:
             respond_error(exchange, error)
         else:
             exchange.respond(200, JSON_TYPE)
 
     def unregister(self, exchange: Exchange, names: Names) -> None:
-        self._regions.unregister(names["kind"], names["region"])
+        self._regions.unregister(names["kind"], names["region"], owner_of(exchange.identity))
         exchange.respond(200, JSON_TYPE)
 
     async def stop(self) -> None:
@@ -69,7 +72,11 @@ class SharedMemoryRoutes:
         async def run() -> None:
             try:
                 await self._regions.register_cuda(
-                    name, wanted.raw_handle, wanted.device_id, wanted.byte_size
+                    name,
+                    wanted.raw_handle,
+                    wanted.device_id,
+                    wanted.byte_size,
+                    owner_of(exchange.identity),
                 )
             except NaiadError as error:
                 respond_error(exchange, error)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from naiad.core.tensor import Buffer
-from naiad.errors import NaiadError
+from naiad.errors import NaiadError, not_found
 from naiad.frontends.core import Core
 from naiad.frontends.http.response import respond_openai_error
 from naiad.frontends.http.routes import Entry, Names, RouteBuilder, simple
@@ -26,6 +26,7 @@ from naiad.frontends.openai.models import (
     sampling_defaults,
 )
 from naiad.ipc.generation_call import GenerationCall, generation_request
+from naiad.keys.api_class import INFERENCE, METADATA, UNCLASSIFIED
 from naiad.protocol.compression import IDENTITY, SUPPORTED, decompress
 from naiad.protocol.openai import chat as openai_chat
 from naiad.protocol.openai import completion as openai_completion
@@ -41,7 +42,7 @@ from naiad.protocol.openai.body import (
     decode_body,
     param_names,
 )
-from naiad.protocol.openai.error import OpenAiError, bad_request, from_core
+from naiad.protocol.openai.error import OpenAiError, bad_request, from_core, unknown_model
 from naiad.protocol.openai.response import ResponseWriter
 from naiad.protocol.openai.response_writer import GenerationWriter
 from naiad.transport.http1.exchange import Exchange
@@ -79,19 +80,19 @@ class OpenAiRoutes:
         return [
             *known,
             *(
-                Entry(method, "/v1(?:/.*)?", "", build)
+                Entry(method, "/v1(?:/.*)?", UNCLASSIFIED, build)
                 for method in ("GET", "POST", "DELETE", "PUT")
             ),
         ]
 
     def _known_entries(self) -> list[Entry]:
         return [
-            Entry("POST", "/v1/chat/completions", "inference", self._guarded(self._chat)),
-            Entry("POST", "/v1/completions", "inference", self._guarded(self._completion)),
-            Entry("POST", "/v1/responses", "inference", self._guarded(self._response)),
-            Entry("POST", "/v1/embeddings", "inference", self._guarded(self._embedding)),
-            Entry("GET", "/v1/models", "metadata", simple(self._models.list)),
-            Entry("GET", _MODEL, "metadata", simple(self._models.show)),
+            Entry("POST", "/v1/chat/completions", INFERENCE, self._guarded(self._chat)),
+            Entry("POST", "/v1/completions", INFERENCE, self._guarded(self._completion)),
+            Entry("POST", "/v1/responses", INFERENCE, self._guarded(self._response)),
+            Entry("POST", "/v1/embeddings", INFERENCE, self._guarded(self._embedding)),
+            Entry("GET", "/v1/models", METADATA, simple(self._models.list)),
+            Entry("GET", _MODEL, METADATA, simple(self._models.show), _no_model),
         ]
 
     def _guarded(self, handle: Callable[[Exchange], None]) -> RouteBuilder:
@@ -128,7 +129,7 @@ class OpenAiRoutes:
 
     def _chat(self, exchange: Exchange) -> None:
         body = self._read(exchange, ChatBody)
-        model = find_language_model(self._core, body.model)
+        model = find_language_model(self._core, body.model, exchange.identity)
         is_stream, has_usage = read_stream(body)
         plan = openai_chat.read_plan(body)
         call = openai_chat.decode_call(
@@ -147,7 +148,7 @@ class OpenAiRoutes:
 
     def _completion(self, exchange: Exchange) -> None:
         body = self._read(exchange, CompletionBody)
-        model = find_language_model(self._core, body.model)
+        model = find_language_model(self._core, body.model, exchange.identity)
         is_stream, has_usage = read_stream(body)
         calls = openai_completion.decode_calls(
             body, sampling_defaults(model.config), is_streamed=is_stream and model.spec.is_decoupled
@@ -166,7 +167,7 @@ class OpenAiRoutes:
 
     def _response(self, exchange: Exchange) -> None:
         body = self._read(exchange, ResponsesBody)
-        model = find_language_model(self._core, body.model)
+        model = find_language_model(self._core, body.model, exchange.identity)
         is_stream, plan = bool(body.stream), openai_response_input.read_plan(body)
         defaults = sampling_defaults(model.config) | {"n": 1}
         call = openai_response_input.decode_call(
@@ -177,7 +178,7 @@ class OpenAiRoutes:
 
     def _embedding(self, exchange: Exchange) -> None:
         body = self._read(exchange, EmbeddingBody)
-        model = find_model(self._core, body.model)
+        model = find_model(self._core, body.model, exchange.identity)
         embedding = find_embedding_spec(model)
         if embedding is None:
             raise bad_request(
@@ -203,6 +204,10 @@ class OpenAiRoutes:
         request_id = exchange.head.headers.get(b"x-request-id", b"").decode("latin-1")
         requests = [generation_request(model.spec, call, request_id) for call in calls]
         OpenAiGeneration(self._core, exchange, writer, params, is_stream=is_stream).run(requests)
+
+
+def _no_model(names: Names) -> NaiadError:
+    return not_found(unknown_model(names["model"]).message)
 
 
 def read_stream(body: GenerationBody) -> tuple[bool, bool]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from naiad.core.identity import Identity
 from naiad.errors import Code, NaiadError
 from naiad.frontends.core import Core
 from naiad.frontends.http.response import respond_json, respond_openai_error
@@ -39,7 +40,11 @@ class ModelRoutes:
         self._started_s = started_s
 
     def list(self, exchange: Exchange, names: Names) -> None:
-        cards = [ModelCard(name, self._started_s) for name in sorted(set(self._served()))]
+        identity = exchange.identity
+        names_shown = {
+            name for name in self._served() if identity is None or identity.may_see(name)
+        }
+        cards = [ModelCard(name, self._started_s) for name in sorted(names_shown)]
         respond_json(exchange, msgspec.json.encode({"object": "list", "data": cards}))
 
     def show(self, exchange: Exchange, names: Names) -> None:
@@ -61,8 +66,10 @@ class ModelRoutes:
                 yield model.name
 
 
-def find_model(core: Core, name: str) -> Model:
-    """The model of that name. Raises OpenAiError."""
+def find_model(core: Core, name: str, identity: Identity | None = None) -> Model:
+    """The model of that name, if the key may see it. Raises OpenAiError."""
+    if identity is not None and not identity.may_see(name):
+        raise unknown_model(name)
     try:
         return core.model(name)
     except NaiadError as error:
@@ -73,9 +80,9 @@ def find_model(core: Core, name: str) -> Model:
         raise unknown_model(name) from None
 
 
-def find_language_model(core: Core, name: str) -> Model:
+def find_language_model(core: Core, name: str, identity: Identity | None = None) -> Model:
     """The language model that generates for the model of that name. Raises OpenAiError."""
-    found = language_model(core, find_model(core, name))
+    found = language_model(core, find_model(core, name, identity))
     if found is None:
         raise bad_request(
             f"The model '{name}' is not a language model", "model", "model_not_supported"

@@ -67,6 +67,17 @@ def from_core(
                 code="rate_limit_exceeded",
                 retry_after_s=error.retry_after_s or 1,
             )
+        case Code.UNAUTHENTICATED:
+            return OpenAiError(401, error.message, code="invalid_api_key")
+        case Code.PERMISSION_DENIED:
+            return OpenAiError(403, error.message, code="insufficient_permissions")
+        case Code.RESOURCE_EXHAUSTED:
+            return OpenAiError(
+                429,
+                error.message,
+                code="rate_limit_exceeded",
+                retry_after_s=error.retry_after_s,
+            )
         case Code.NOT_FOUND:
             return OpenAiError(404, error.message, param="model", code="model_not_found")
         case Code.INTERNAL | Code.UNKNOWN | Code.CANCELLED:

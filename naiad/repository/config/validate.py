@@ -9,7 +9,10 @@ Rule: only this configuration is read. Rules that need an ensemble's models are 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from naiad.core.datatype import BY_CONFIG_NUMBER
+from naiad.files.safe_path import path_inside
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.config import ConfigOptions, ModelConfigFile
 from naiad.repository.config.problem import InvalidConfigError, Problem, ProblemList
@@ -27,6 +30,15 @@ _PLATFORMS = {
     "pytorch": ("pytorch_libtorch", "torch_aoti"),
     "tensorflow": ("tensorflow_graphdef", "tensorflow_savedmodel"),
 }
+
+
+def require_files_inside(file: ModelConfigFile) -> None:
+    """Raises InvalidConfigError if the config names a file outside the model's folder. Runs before
+    any code of the model does: a load request may bring the config."""
+    found = ProblemList(file.lines)
+    _check_file_names(file.config, found)
+    if found.problems:
+        raise InvalidConfigError(found.problems)
 
 
 def require_valid(file: ModelConfigFile, options: ConfigOptions) -> None:
@@ -51,7 +63,26 @@ def validate_config(
     check_batch_io(config, found)
     check_instance_groups(config, options, found)
     _check_warmup(config, found)
+    _check_file_names(config, found)
     return found.problems
+
+
+def _check_file_names(config: ModelConfig, found: ProblemList) -> None:
+    names = {"default_model_filename": config.default_model_filename}
+    for capability, name in sorted(config.cc_model_filenames.items()):
+        names[entry_path("cc_model_filenames", capability)] = name
+    for index, output in enumerate(config.output):
+        names[f"output[{index}].label_filename"] = output.label_filename
+    for path, name in names.items():
+        if name and path_inside(Path(), name) is None:
+            found.add(
+                "file-outside",
+                f"'{name}' is not inside the folder of model '{config.name}'",
+                path,
+                found=f"'{name}'",
+                expected="a path relative to the folder, without '..'",
+                fix="move the file into the model's folder",
+            )
 
 
 def _check_identity(config: ModelConfig, found: ProblemList) -> None:

@@ -15,6 +15,7 @@ from traceback import format_exc
 from typing import TYPE_CHECKING, Final
 
 from naiad import log
+from naiad.errors import NaiadError
 from naiad.transport.grpc.compression import (
     INLINE_BYTES,
     MIN_COMPRESSED_BYTES,
@@ -29,6 +30,7 @@ from naiad.transport.grpc.status import (
     GZIP_RESPONSE_HEADERS,
     OK_TRAILERS,
     RESPONSE_HEADERS,
+    Fields,
     GrpcError,
     Status,
     trailers,
@@ -39,6 +41,8 @@ from naiad.transport.http2.sender import SlowReaderError
 from naiad.transport.http2.stream import CLOSED, Stream
 
 if TYPE_CHECKING:
+    from naiad.core.identity import Identity
+    from naiad.keys.account import Admission
     from naiad.transport.grpc.protocol import GrpcProtocol
 
 CONGESTED_BYTES: Final = 1 * MIB
@@ -55,6 +59,7 @@ class Call:
         "_protocol",
         "_stream",
         "_timer",
+        "admission",
         "deadline_ns",
         "handler",
         "head",
@@ -67,12 +72,20 @@ class Call:
     )
 
     def __init__(
-        self, protocol: GrpcProtocol, stream: Stream, head: RequestHead, method: Method
+        self,
+        protocol: GrpcProtocol,
+        stream: Stream,
+        head: RequestHead,
+        method: Method,
+        admission: Admission | None = None,
     ) -> None:
         self._protocol = protocol
         self._stream = stream
         self.head = head
         self.method = method
+        self.admission = admission
+        """Whose call it is and what it may use; of a stream, the admission of the message that is
+        being handled. None where nobody needs a key."""
         self.is_done = False
         self.deadline_ns = 0
         """The deadline on the monotonic clock; 0 when there is none."""
@@ -126,6 +139,10 @@ class Call:
     def trace_name(self) -> str:
         return "GRPC"
 
+    @property
+    def identity(self) -> Identity | None:
+        return None if self.admission is None else self.admission.identity
+
     def header(self, name: str) -> str:
         """The value of a metadata entry; empty when the client did not send it."""
         return self.head.metadata.get(name, "")
@@ -159,6 +176,13 @@ class Call:
         """Handles one request message, decompressed."""
         try:
             if self.handler is not None:
+                gate = self.head.gate
+                entrance = None if gate is None else gate.enter()
+                if isinstance(entrance, NaiadError):
+                    self.admission = None
+                    self.handler.on_refusal(message, entrance)
+                    return
+                self.admission = entrance
                 self.handler.on_message(message)
             elif self._is_received:
                 self.finish(
@@ -231,7 +255,8 @@ class Call:
             self.send(pieces, num_bytes)
             self.finish(Status.OK)
             return
-        self._end()
+        fields = () if self.admission is None else self.admission.trailer_fields()
+        self._end(Status.OK)
         if self._stream.state == CLOSED:
             return
         try:
@@ -240,7 +265,7 @@ class Call:
                 RESPONSE_HEADERS,
                 [_prefix(0, num_bytes), *pieces],
                 num_bytes + PREFIX_BYTES,
-                OK_TRAILERS,
+                trailers(Status.OK, "", fields) if fields else OK_TRAILERS,
             )
         except SlowReaderError:
             self._protocol.drop_slow_reader(self._stream)
@@ -267,14 +292,15 @@ class Call:
         else:
             self._send_message(0, pieces, num_bytes)
 
-    def finish(self, status: int, message: str = "") -> None:
-        """Ends the call, after the messages that were sent before."""
+    def finish(self, status: int, message: str = "", fields: Fields = ()) -> None:
+        """Ends the call, after the messages that were sent before. `fields` are further
+        trailers."""
         if self.is_done:
             return
         if self._compression is not None and status == Status.OK:
-            self._compression.then(lambda _: self._finish(status, message))
+            self._compression.then(lambda _: self._finish(status, message, fields))
         else:
-            self._finish(status, message)
+            self._finish(status, message, fields)
 
     def _gzip_level(self, num_bytes: int) -> int:
         level = self._protocol.gzip_level
@@ -317,18 +343,18 @@ class Call:
             self._is_congested = False
             self.on_flow(False)
 
-    def _finish(self, status: int, message: str) -> None:
+    def _finish(self, status: int, message: str, fields: Fields = ()) -> None:
         if self.is_done:
             return
-        self._end()
+        self._end(status)
         stream = self._stream
         if stream.state == CLOSED:
             return
         sender = self._protocol.sender
         if self._has_sent_headers:
-            sender.trailers(stream, trailers(status, message))
+            sender.trailers(stream, trailers(status, message, fields))
         else:
-            sender.headers(stream, trailers_only(status, message), end_stream=True)
+            sender.headers(stream, trailers_only(status, message, fields), end_stream=True)
         self._protocol.flush_soon()
 
     # Ends.
@@ -338,24 +364,24 @@ class Call:
         if self.is_done:
             return
         callback = self.on_cancel
-        self._end()
+        self._end(Status.CANCELLED)
         if callback is not None:
             callback()
 
-    def abort(self, status: Status, message: str) -> None:
+    def abort(self, status: Status, message: str, fields: Fields = ()) -> None:
         """Ends the call with a status and cancels its work."""
         if self.is_done:
             return
         callback = self.on_cancel
-        self._finish(status, message)
+        self._finish(status, message, fields)
         if callback is not None:
             callback()
 
-    def abort_provoked(self, status: Status, message: str) -> None:
+    def abort_provoked(self, status: Status, message: str, fields: Fields = ()) -> None:
         """Like `abort`, when a fault of the client's cancels work of the same call that is in
         flight. This costs us as much as a reset by the client, and is metered alike."""
         stream, was_done = self._stream, self.is_done
-        self.abort(status, message)
+        self.abort(status, message, fields)
         if not was_done:
             self._protocol.on_provoked_end(stream)
 
@@ -368,8 +394,11 @@ class Call:
     def _expire(self) -> None:
         self.abort(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
-    def _end(self) -> None:
+    def _end(self, status: int) -> None:
         self.is_done = True
+        # The admissions of a stream belong to its messages.
+        if self.admission is not None and self.method.stream is None:
+            self.admission.end(status)
         self.on_cancel = self.on_flow = self.on_stop = None
         self.handler = None
         self._stream.context = None

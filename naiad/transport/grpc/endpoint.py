@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from naiad.keys.api_class import check_class
 from naiad.transport.grpc.compression import COMPRESSION_LEVELS
 from naiad.transport.grpc.fast_path import MakeFastPath
 from naiad.transport.grpc.message import ReceiveBudget
-from naiad.transport.grpc.method import Guard, Method, build_head
+from naiad.transport.grpc.method import MakeGate, Method, Restrict, build_head
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.protocol import GrpcProtocol
 from naiad.transport.grpc.status import Status
@@ -34,14 +35,19 @@ class GrpcEndpoint:
         methods: Iterable[Method],
         options: GrpcOptions | None = None,
         *,
-        guard: Guard | None = None,
+        restrict: Restrict | None = None,
+        make_gate: MakeGate | None = None,
         make_fast_path: MakeFastPath | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.make_fast_path = make_fast_path
         self.options = options or GrpcOptions()
         self.methods = {method.path.encode(): method for method in methods}
-        self.make_head = partial(build_head, methods=self.methods, guard=guard)
+        for method in self.methods.values():
+            check_class(method.api, method.path)
+        self.make_head = partial(
+            build_head, methods=self.methods, restrict=restrict, make_gate=make_gate
+        )
         self.clock_ns = clock_ns
         self.counters = Http2Counters()
         self.budget = ReceiveBudget(self.options.max_buffered_request_bytes)

@@ -21,6 +21,8 @@ from naiad.transport.http2.hpack import HeaderList
 from naiad.transport.http2.limits import Http2StreamError
 
 if TYPE_CHECKING:
+    from naiad.errors import NaiadError
+    from naiad.keys.guard import Entrance
     from naiad.transport.grpc.call import Call
 
 
@@ -34,6 +36,10 @@ class MessageStream(Protocol):
         ...
 
     def on_message(self, message: Buffer) -> None: ...
+    def on_refusal(self, message: Buffer, error: NaiadError) -> None:
+        """The guard refuses the message; the handler must not use its content."""
+        ...
+
     def on_half_close(self) -> None: ...
     def on_cancel(self) -> None: ...
     def on_stop(self) -> None:
@@ -49,6 +55,8 @@ StreamHandler: TypeAlias = "Callable[[Call], MessageStream]"
 
 class Method(msgspec.Struct, frozen=True):
     path: str
+    api: str
+    """The API class (naiad.keys.api_class)."""
     unary: UnaryHandler | None = None
     stream: StreamHandler | None = None
     allocate: Allocate | None = None
@@ -69,6 +77,8 @@ class RequestHead(msgspec.Struct, frozen=True):
     accepts_gzip: bool = False
     metadata: dict[str, str] = {}
     """Headers that belong neither to HTTP nor to gRPC. The last one of equal names counts."""
+    gate: Entrance | None = None
+    """Asked for every call, and for every message of a stream; None when everybody may enter."""
 
 
 _RESERVED = frozenset((
@@ -80,8 +90,9 @@ _CONNECTION_HEADERS = frozenset(
 )
 _PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
 
-Guard: TypeAlias = Callable[[Method, dict[str, str]], str | None]
+Restrict: TypeAlias = Callable[[Method, dict[str, str]], str | None]
 """(method, metadata) -> the reason why the method may not be called, or None."""
+MakeGate: TypeAlias = "Callable[[Method, dict[str, str]], Entrance | None]"
 
 
 def _malformed(reason: str) -> Http2StreamError:
@@ -110,7 +121,10 @@ def _reject(rejection: bytes) -> RequestHead:
 
 
 def build_head(
-    headers: HeaderList, methods: dict[bytes, Method], guard: Guard | None = None
+    headers: HeaderList,
+    methods: dict[bytes, Method],
+    restrict: Restrict | None = None,
+    make_gate: MakeGate | None = None,
 ) -> RequestHead:
     pseudo, fields = _split(headers)
     if not pseudo:
@@ -132,10 +146,15 @@ def build_head(
         return _reject(
             trailers_only(Status.UNIMPLEMENTED, f"unknown method {path.decode('latin-1')}")
         )
-    return _describe(method, fields, guard)
+    return _describe(method, fields, restrict, make_gate)
 
 
-def _describe(method: Method, fields: dict[bytes, bytes], guard: Guard | None) -> RequestHead:
+def _describe(
+    method: Method,
+    fields: dict[bytes, bytes],
+    restrict: Restrict | None,
+    make_gate: MakeGate | None,
+) -> RequestHead:
     metadata = {
         name.decode("latin-1"): value.decode("latin-1")
         for name, value in fields.items()
@@ -150,8 +169,9 @@ def _describe(method: Method, fields: dict[bytes, bytes], guard: Guard | None) -
     encoding = fields.get(b"grpc-encoding", b"identity").decode("latin-1")
     if encoding not in ENCODINGS:
         return _reject(unsupported_encoding(f"grpc-encoding '{encoding}' is not supported"))
-    refusal = guard(method, metadata) if guard is not None else None
+    refusal = restrict(method, metadata) if restrict is not None else None
     if refusal is not None:
         return _reject(trailers_only(Status.UNAVAILABLE, refusal))
     accepted = fields.get(b"grpc-accept-encoding", b"").replace(b" ", b"").split(b",")
-    return RequestHead(method, None, timeout_ns, encoding, b"gzip" in accepted, metadata)
+    gate = None if make_gate is None else make_gate(method, metadata)
+    return RequestHead(method, None, timeout_ns, encoding, b"gzip" in accepted, metadata, gate)

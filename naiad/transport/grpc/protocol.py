@@ -13,12 +13,13 @@ import asyncio
 import struct
 from typing import TYPE_CHECKING, Final
 
+from naiad.errors import NaiadError
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.deadlines import ConnectionDeadlines
 from naiad.transport.grpc.fast_path import StreamOwner
 from naiad.transport.grpc.message import PREFIX_BYTES, MessageReader
 from naiad.transport.grpc.method import RequestHead
-from naiad.transport.grpc.status import GrpcError, Status
+from naiad.transport.grpc.status import GrpcError, Status, refusal
 from naiad.transport.http2.connection import Http2Connection
 from naiad.transport.http2.event import (
     ConnectionFailed,
@@ -216,7 +217,14 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             else:
                 self.sender.headers(stream, head.rejection, end_stream=True)
             return
-        call = stream.context = Call(self, stream, head, method)
+        admission = None
+        if head.gate is not None:
+            entrance = head.gate.enter() if method.stream is None else head.gate.check()
+            if isinstance(entrance, NaiadError):
+                self.sender.headers(stream, refusal(entrance), end_stream=True)
+                return
+            admission = entrance
+        call = stream.context = Call(self, stream, head, method, admission)
         if head.timeout_ns >= 0 or method.stream is not None:
             call.start(self.endpoint.clock_ns())
         if event.end_stream:

@@ -7,8 +7,10 @@ call.
 from __future__ import annotations
 
 import enum
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
+from naiad.errors import Code, NaiadError
 from naiad.transport.http2.hpack import encode_headers
 
 
@@ -30,6 +32,21 @@ class Status(enum.IntEnum):
     UNAVAILABLE = 14
     DATA_LOSS = 15
     UNAUTHENTICATED = 16
+
+
+STATUS: dict[Code, Status] = {
+    Code.UNKNOWN: Status.UNKNOWN,
+    Code.INTERNAL: Status.INTERNAL,
+    Code.NOT_FOUND: Status.NOT_FOUND,
+    Code.INVALID_ARG: Status.INVALID_ARGUMENT,
+    Code.UNAVAILABLE: Status.UNAVAILABLE,
+    Code.UNSUPPORTED: Status.UNIMPLEMENTED,
+    Code.ALREADY_EXISTS: Status.ALREADY_EXISTS,
+    Code.CANCELLED: Status.CANCELLED,
+    Code.UNAUTHENTICATED: Status.UNAUTHENTICATED,
+    Code.PERMISSION_DENIED: Status.PERMISSION_DENIED,
+    Code.RESOURCE_EXHAUSTED: Status.RESOURCE_EXHAUSTED,
+}
 
 
 class GrpcError(Exception):
@@ -66,15 +83,34 @@ def percent_encode(message: str) -> bytes:
     return b"".join(b"%c" % byte if byte in _PLAIN else b"%%%02X" % byte for byte in raw)
 
 
-def trailers(status: int, message: str) -> bytes:
-    if status == Status.OK:
+Fields: TypeAlias = Sequence[tuple[bytes, bytes]]
+
+
+def trailers(status: int, message: str, fields: Fields = ()) -> bytes:
+    """`fields` are further trailers."""
+    if status == Status.OK and not fields:
         return OK_TRAILERS
-    return encode_headers(_status_fields(status, message))
+    return encode_headers([*_status_fields(status, message), *fields])
 
 
-def trailers_only(status: int, message: str) -> bytes:
+def trailers_only(status: int, message: str, fields: Fields = ()) -> bytes:
     """The block of a response that has no message: headers and trailers in one."""
-    return encode_headers([_STATUS_200, _CONTENT_TYPE, *_status_fields(status, message)])
+    return encode_headers([_STATUS_200, _CONTENT_TYPE, *_status_fields(status, message), *fields])
+
+
+def retry_fields(error: NaiadError) -> Fields:
+    """The trailers that tell a client when to try again, as gRPC's own retries read them."""
+    if error.retry_after_s is None:
+        return ()
+    return (
+        (b"retry-after", b"%d" % error.retry_after_s),
+        (b"grpc-retry-pushback-ms", b"%d" % (error.retry_after_s * 1000)),
+    )
+
+
+def refusal(error: NaiadError) -> bytes:
+    """The whole response to a call that may not be made."""
+    return trailers_only(STATUS[error.code], error.message, retry_fields(error))
 
 
 def unsupported_encoding(message: str) -> bytes:

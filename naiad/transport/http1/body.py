@@ -57,6 +57,25 @@ class FixedBody:
         return self._memory if self._is_large else self._memory.tobytes()
 
 
+class SkippedBody:
+    """The body of a request that was refused: its bytes are counted and dropped."""
+
+    __slots__ = ("head", "num_bytes")
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.num_bytes = 0
+
+    def feed(self, data: bytes, start: int) -> int:
+        size = min(self.head.content_length - self.num_bytes, len(data) - start)
+        self.num_bytes += size
+        return start + size
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_bytes == self.head.content_length
+
+
 class ChunkedBody:
     __slots__ = ("_decoder", "_large_body_bytes", "head", "max_bytes", "start_ns")
 

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, cast
 
 from naiad import log
 from naiad.core.tensor import Buffer
-from naiad.transport.http1.body import ChunkedBody, FixedBody
+from naiad.errors import NaiadError
+from naiad.transport.http1.body import ChunkedBody, FixedBody, SkippedBody
 from naiad.transport.http1.chunked import BodyTooLargeError, ChunkError
-from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.exchange import CLIENT_GONE, Exchange
 from naiad.transport.http1.fast_path import FastPath
 from naiad.transport.http1.head import BROKEN, Head, HeadError
 from naiad.transport.http1.response_head import CONTINUE
 from naiad.transport.http1.response_queue import ResponseQueue
 
 if TYPE_CHECKING:
+    from naiad.keys.account import Admission
     from naiad.transport.http1.endpoint import Http1Endpoint
 
 _HEAD_END = b"\r\n\r\n"
@@ -34,6 +36,7 @@ _RETRY_SOON = b"Retry-After: 1\r\n"
 
 class Http1Connection(asyncio.BufferedProtocol):
     __slots__ = (
+        "_admission",
         "_body",
         "_endpoint",
         "_fixed_body",
@@ -66,7 +69,9 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._pending = b""
         """Received and not parsed yet: the beginning of a request, or requests that wait until
         earlier ones have ended."""
-        self._body: FixedBody | ChunkedBody | None = None
+        self._admission: Admission | None = None
+        """The admission of the request whose body is being received."""
+        self._body: FixedBody | ChunkedBody | SkippedBody | None = None
         self._fixed_body: FixedBody | None = None
         """Equal to `_body` while the socket fills it directly."""
         self._has_continue_due = False
@@ -106,6 +111,7 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._body = self._fixed_body = None
+        self._end_admission()
         self._is_draining = True
         self._endpoint.forget(self)
         self._responses.close()
@@ -192,6 +198,12 @@ class Http1Connection(asyncio.BufferedProtocol):
                 head = self._new_head(key)
                 if head is None:
                     break
+            if head.route.gate is not None:
+                admission = head.route.gate.enter()
+                if isinstance(admission, NaiadError):
+                    start = self._refuse_entrance(head, admission, data, end)
+                    continue
+                self._admission = admission
             stop = end + head.content_length
             if stop > size or not head.is_inline:
                 start = self._begin_body(head, data, end)
@@ -249,7 +261,34 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._send_continue()
         return start
 
-    def _continue_body(self, body: FixedBody | ChunkedBody, data: bytes, start: int) -> int:
+    def _refuse_entrance(self, head: Head, error: NaiadError, data: bytes, start: int) -> int:
+        """Responds before the body is read. A small body is skipped, so that the connection can be
+        used again; any other ends the connection. Returns the offset in `data` after the part that
+        belongs to the body."""
+        is_small = head.content_length <= self._limits.large_body_bytes
+        is_skipped = is_small and not head.is_chunked and not head.expects_continue
+        if not is_skipped:
+            self._abandon_request()
+        self._endpoint.num_refused += 1
+        exchange = Exchange(self._responses, head if is_skipped else BROKEN, b"")
+        self._responses.exchanges.append(exchange)
+        body = SkippedBody(head)
+        if is_skipped:
+            self._note_receiving()
+            if not head.keep_alive:
+                self._is_draining = True
+            start = body.feed(data, start)
+            if body.is_complete:
+                self._received_bytes = 0
+            else:
+                self._body = body
+            self._responses.is_corked = start < len(data)
+        head.route.refuse(exchange, error)
+        return start if is_skipped else len(data)
+
+    def _continue_body(
+        self, body: FixedBody | ChunkedBody | SkippedBody, data: bytes, start: int
+    ) -> int:
         try:
             start = body.feed(data, start)
         except BodyTooLargeError:
@@ -259,7 +298,11 @@ class Http1Connection(asyncio.BufferedProtocol):
         except ChunkError as error:
             self._refuse(400, str(error))
             return len(data)
-        if body.is_complete:
+        if isinstance(body, SkippedBody):
+            if body.is_complete:
+                self._body = None
+                self._received_bytes = 0
+        elif body.is_complete:
             self._responses.is_corked = start < len(data)
             self._end_body(body)
         else:
@@ -278,6 +321,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._endpoint.num_requests += 1
         exchange = Exchange(self._responses, head, body)
         exchange.receive_start_ns = receive_start_ns
+        if self._admission is not None:
+            exchange.admission, self._admission = self._admission, None
         self._responses.exchanges.append(exchange)
         if not head.keep_alive:
             # The response ends the connection: everything after this request is ignored.
@@ -386,8 +431,15 @@ class Http1Connection(asyncio.BufferedProtocol):
             else oversize_message(size, max_bytes),
         )
 
+    def _end_admission(self) -> None:
+        """The request ends before it has an exchange."""
+        if self._admission is not None:
+            self._admission.end(CLIENT_GONE)
+            self._admission = None
+
     def _abandon_request(self) -> None:
         self._body = self._fixed_body = None
+        self._end_admission()
         self._has_continue_due = False
         self._pending = b""
         self._is_draining = self._is_broken = True

@@ -10,7 +10,7 @@ Rule: after the client is gone every call here is accepted and does nothing; the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from naiad.core.tensor import Buffer
@@ -18,15 +18,21 @@ from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import (
     JSON_TYPE,
     LAST_CHUNK,
+    STATUS_LINES,
     error_body,
     render_head,
     render_special_head,
 )
 
 if TYPE_CHECKING:
+    from naiad.core.identity import Identity
+    from naiad.keys.account import Admission
     from naiad.transport.http1.fast_path import FastPath
     from naiad.transport.http1.response_queue import ResponseQueue
 
+_STATUS_200 = STATUS_LINES[200]
+CLIENT_GONE = 499
+"""The status of a request whose client left before the response, as proxies log it."""
 _JOIN_BYTES = 64 * 1024
 """The parts of a smaller response are copied together: one small copy is cheaper than a scattered
 write."""
@@ -38,6 +44,8 @@ class Exchange:
         "_on_disconnect",
         "_on_flow",
         "_responses",
+        "_status",
+        "admission",
         "body",
         "head",
         "is_ended",
@@ -62,6 +70,10 @@ class Exchange:
         """Output that may not be written yet: an earlier request of the connection still waits for
         its response."""
         self.waiting_bytes = 0
+        self.admission: Admission | None = None
+        """Whose request it is and what it may use; None where nobody needs a key."""
+        self._status = 0
+        """The status of a stream that has started."""
         self._responses: ResponseQueue | None = responses
         self._on_disconnect: Callable[[], None] | None = None
         self._on_flow: Callable[[bool], None] | None = None
@@ -72,6 +84,10 @@ class Exchange:
     @property
     def trace_name(self) -> str:
         return "HTTP"
+
+    @property
+    def identity(self) -> Identity | None:
+        return None if self.admission is None else self.admission.identity
 
     def header(self, name: str) -> str:
         """The value of a header by its lower-case name; empty when the client did not send it."""
@@ -87,6 +103,9 @@ class Exchange:
         if responses is None or self.is_started:
             return
         self.is_started = self.is_ended = True
+        if self.admission is not None:
+            headers += self.admission.header_lines()
+            self.admission.end(status)
         if self.head.is_plain and not responses.is_stopping:
             rendered = render_head(status, headers, size)
         else:
@@ -101,7 +120,7 @@ class Exchange:
         else:
             responses.send_parts(self, [rendered, *(part for part in parts if len(part))])
 
-    def respond_rendered(self, parts: list[Buffer]) -> bool:
+    def respond_rendered(self, parts: Sequence[Buffer]) -> bool:
         """`parts` are a whole response, head included. False: nothing has happened, because this
         response needs a head of its own."""
         responses = self._responses
@@ -110,6 +129,9 @@ class Exchange:
         if not self.head.is_plain or responses.is_stopping:
             return False
         self.is_started = self.is_ended = True
+        if self.admission is not None:
+            parts = with_header_lines(parts, self.admission.header_lines())
+            self.admission.end(200)
         responses.send(self, b"".join(parts))
         return True
 
@@ -123,6 +145,9 @@ class Exchange:
         self.is_started = True
         self.should_close = responses.is_stopping or not self.head.keep_alive or self.head.is_http10
         self._is_chunked = not self.head.is_http10 and not self.head.is_head
+        self._status = status
+        if self.admission is not None:
+            headers += self.admission.header_lines()
         responses.send(
             self,
             render_special_head(self.head, status, headers, None, should_close=self.should_close),
@@ -139,6 +164,8 @@ class Exchange:
         if responses is None or self.is_ended:
             return
         self.is_ended = True
+        if self.admission is not None:
+            self.admission.end(self._status)
         responses.send(self, LAST_CHUNK if self._is_chunked else b"")
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
@@ -181,3 +208,13 @@ class Exchange:
         callback, self._on_disconnect = self._on_disconnect, None
         if callback is not None and not self.is_ended:
             callback()
+        if self.admission is not None:
+            self.admission.end(CLIENT_GONE)
+
+
+def with_header_lines(parts: Sequence[Buffer], lines: bytes) -> Sequence[Buffer]:
+    """`parts` are a whole response with status 200. Puts the lines after the status line."""
+    if not lines:
+        return parts
+    first = bytes(parts[0])
+    return [_STATUS_200, lines, first[len(_STATUS_200) :], *parts[1:]]

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from naiad.errors import NaiadError
+    from naiad.keys.guard import Entrance
     from naiad.transport.http1.exchange import Exchange
     from naiad.transport.http1.head import Head
 
 
 class Route:
-    __slots__ = ("body_buffer", "handle", "max_body_bytes", "oversize_message")
+    __slots__ = ("body_buffer", "gate", "handle", "max_body_bytes", "oversize_message", "refuse")
 
     def __init__(
         self,
@@ -35,6 +37,14 @@ class Route:
         self.oversize_message = oversize_message
         """Returns the error message for a body above the limit, given its size (None when unknown)
         and the limit."""
+        self.gate: Entrance | None = None
+        """Asked for every request before its body is read; None when everybody may enter."""
+        self.refuse: Callable[[Exchange, NaiadError], None] = _respond_refusal
+        """Responds to a request that the gate refuses."""
+
+
+def _respond_refusal(exchange: Exchange, error: NaiadError) -> None:
+    exchange.respond_error(403, error.message)
 
 
 Router: TypeAlias = "Callable[[Head], Route]"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from naiad.core.identity import Identity
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import tensor_from_numpy
@@ -24,6 +25,7 @@ class FakeOrigin:
         self.receive_start_ns = receive_start_ns
         self.headers = headers
         self.disconnect: Callable[[], None] | None = None
+        self.identity: Identity | None = None
 
     def header(self, name: str) -> str:
         return self.headers.get(name, "")

@@ -12,6 +12,12 @@ from naiad.settings.resolve import OPTIONS, TRITONSERVER_DEFAULTS, resolve
 
 # For every option, a text that does not parse to the default, and the value it parses to.
 EXAMPLES: dict[str, tuple[str, Any]] = {
+    "api-key-file": ("keys.json", "keys.json"),
+    "api-key": ("sk-1,2", ("sk-1,2",)),
+    "api-key-header": ("X-Goog-Api-Key", ("x-goog-api-key",)),
+    "guarded-api": ("metrics", ("metrics",)),
+    "allowed-host": ("API.example.com", ("api.example.com",)),
+    "allow-file-override": ("false", "false"),
     "id": ("naiad", "naiad"),
     "exit-timeout-secs": ("7", 7),
     "drain-delay-secs": ("2.5", 2.5),

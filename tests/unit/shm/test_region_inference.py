@@ -146,13 +146,13 @@ class TestLarge:
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         threads: set[str] = set()
-        read = rig.table._entries["r"].region.read_into
+        read = rig.table._entries["", "r"].region.read_into
 
         def read_into(*arguments: Any) -> None:
             threads.add(threading.current_thread().name)
             read(*arguments)
 
-        monkeypatch.setattr(rig.table._entries["r"].region, "read_into", read_into)
+        monkeypatch.setattr(rig.table._entries["", "r"].region, "read_into", read_into)
         rig.start(LARGE, LARGE)
         assert rig.requests == []
         await wait_for(lambda: rig.requests)
@@ -165,7 +165,7 @@ class TestLarge:
         assert rig.is_released()
 
     async def test_never_copies_slow_regions_on_the_event_loop(self, rig: Rig) -> None:
-        rig.table._entries["r"].region.is_slow = True
+        rig.table._entries["", "r"].region.is_slow = True
         rig.start(4, 4)
         assert rig.requests == []
         await wait_for(lambda: rig.requests)
@@ -219,7 +219,7 @@ class TestLarge:
     ) -> None:
         logged: list[str] = []
         monkeypatch.setattr(log, "error", logged.append)
-        monkeypatch.setattr(rig.table._entries["r"].region, "read_into", lambda *a: 1 / 0)
+        monkeypatch.setattr(rig.table._entries["", "r"].region, "read_into", lambda *a: 1 / 0)
         rig.start(LARGE)
         await rig.is_final.wait()
         assert rig.events[0][0] is not None

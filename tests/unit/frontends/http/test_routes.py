@@ -6,6 +6,7 @@ import pytest
 
 from naiad.frontends.http.options import Restriction
 from naiad.frontends.http.routes import Entry, Names, RouteBuilder, RouteTable
+from naiad.keys.api_class import PAGE, STATISTICS
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head, parse_head
 from naiad.transport.http1.limits import Http1Limits
@@ -22,8 +23,8 @@ class Table:
     def __init__(self, **restricted: Restriction) -> None:
         self.built: list[tuple[str, Names]] = []
         entries = [
-            Entry("GET", "/a/(?P<x>[^/]+)(?:/(?P<y>[0-9]+))?", "group", self._build("a")),
-            Entry("POST", "/a/(?P<x>[^/]+)", "", self._build("b")),
+            Entry("GET", "/a/(?P<x>[^/]+)(?:/(?P<y>[0-9]+))?", STATISTICS, self._build("a")),
+            Entry("POST", "/a/(?P<x>[^/]+)", PAGE, self._build("b")),
         ]
         self.table = RouteTable(entries, restricted)
 
@@ -44,7 +45,7 @@ class Table:
 
         class Recorder(Exchange):
             def __init__(self) -> None:
-                pass
+                super().__init__(None, request, b"")
 
             def respond(self, status: int, headers: bytes, body: object = b"") -> None:
                 answered.append(status)
@@ -87,8 +88,14 @@ def test_what_is_found(line: str, status: int) -> None:
 
 
 def test_restriction() -> None:
-    table = Table(group=Restriction("X-Key", "secret"))
+    table = Table(statistics=Restriction("X-Key", "secret"))
     assert table.status(head("GET /a/b")) == 403
     assert table.status(head("GET /a/b", "x-key: secretx")) == 403
     assert table.status(head("GET /a/b", "x-key: secret")) == 0
     assert table.status(head("POST /a/b")) == 0
+
+
+def test_a_route_without_an_api_class_fails_the_start() -> None:
+    entry = Entry("GET", "/forgotten", "", lambda _head, _names: Route(lambda exchange: None))
+    with pytest.raises(ValueError, match="the route GET /forgotten has the API class ''"):
+        RouteTable([entry])

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from naiad.errors import NaiadError
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.config import ConfigOptions, read_model_config
 from naiad.repository.config.pbtxt import parse_text
 from naiad.repository.config.problem import InvalidConfigError
 from naiad.repository.config.validate import require_valid, validate_config
+from naiad.repository.model import build_spec
+from naiad.repository.model_source import ModelSources, Override
+from naiad.repository.store import LocalStore
 
 GOOD = """
 name: "m" backend: "python" max_batch_size: 8 version_policy { latest { num_versions: 1 } }
@@ -190,3 +194,37 @@ def test_a_failed_load_begins_with_tritons_message(tmp_path: Path) -> None:
         "raise max_batch_size to 8 or remove 8 here); "
         "and 1 more"
     )
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../other/labels.txt", "1/../../labels.txt"])
+def test_rejects_files_outside_the_models_folder(name: str) -> None:
+    expected = [f"'{name}' is not inside the folder of model 'm'"]
+    assert messages(f'default_model_filename: "{name}"') == expected
+    assert messages(f'cc_model_filenames {{ key: "8.0" value: "{name}" }}') == expected
+    labels = f'output [ {{ name: "z" data_type: TYPE_FP32 dims: [ 1 ] label_filename: "{name}" }} ]'
+    assert messages(labels) == expected
+
+
+def test_accepts_files_in_folders_of_the_model() -> None:
+    assert messages('default_model_filename: "weights/model.py"') == []
+
+
+def test_file_names_are_checked_before_the_model_completes_its_config(tmp_path: Path) -> None:
+    """A Python model may complete its config, so all other rules wait until its code has run."""
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").write_text(
+        'backend: "python" default_model_filename: "../../../evil.py"'
+    )
+    sources = ModelSources([LocalStore(tmp_path)], ConfigOptions())
+    with pytest.raises(InvalidConfigError, match=r"'\.\./\.\./\.\./evil\.py' is not inside"):
+        sources.read("m", sources.stores[0], Override(None, None))
+
+
+def test_reads_no_labels_outside_the_models_folder(tmp_path: Path) -> None:
+    text = (
+        GOOD
+        + 'output [ { name: "z" data_type: TYPE_FP32 dims: [ 1 ] label_filename: "/etc/passwd" } ]'
+    )
+    config = parse_text(text, ModelConfig, "m/config.pbtxt").message
+    with pytest.raises(NaiadError, match="not inside the model's folder"):
+        build_spec(config, 1, [1], tmp_path)

@@ -3,11 +3,12 @@ from __future__ import annotations
 import hpack
 import pytest
 
+from naiad.keys.api_class import INFERENCE
 from naiad.transport.grpc.method import Method, RequestHead, build_head
 from naiad.transport.http2.frame import ErrorCode
 from naiad.transport.http2.limits import Http2StreamError
 
-ECHO = Method("/t.T/Echo", unary=lambda call, message: None)
+ECHO = Method("/t.T/Echo", INFERENCE, unary=lambda call, message: None)
 METHODS = {b"/t.T/Echo": ECHO}
 GOOD = {
     b":method": b"POST", b":scheme": b"http", b":path": b"/t.T/Echo", b":authority": b"h",

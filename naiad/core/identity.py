@@ -1,0 +1,83 @@
+"""Who sends a request: the API key that it came with, and what the key allows.
+
+In:  made by naiad.keys from a stored key. Out: read by frontends, which show a key only its models,
+     and by whoever treats keys differently (priority, shared memory, limits).
+Rule: an Identity never contains a secret, so it may be logged and sent to models.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+import msgspec
+
+MAX_CACHED_NAMES = 1024
+
+
+class KeyLimits(msgspec.Struct, frozen=True):
+    """None means no limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    max_parallel: int | None = None
+    tokens_per_day: int | None = None
+
+    @property
+    def has_any(self) -> bool:
+        return self != NO_LIMITS
+
+
+NO_LIMITS = KeyLimits()
+
+
+class Identity:
+    __slots__ = (
+        "_has_all_models",
+        "_pattern",
+        "_visible",
+        "key_id",
+        "limits",
+        "metadata",
+        "models",
+        "name",
+        "priority",
+        "scopes",
+    )
+
+    def __init__(
+        self,
+        key_id: str,
+        name: str = "",
+        *,
+        scopes: frozenset[str] = frozenset(),
+        models: tuple[str, ...] = ("*",),
+        limits: KeyLimits = NO_LIMITS,
+        priority: int = 0,
+        metadata: dict[str, str] | None = None,
+    ) -> None:
+        self.key_id = key_id
+        """The public part of the key, which may appear in logs and metrics."""
+        self.name = name
+        self.scopes = scopes
+        self.models = models
+        """Patterns of model names, as in a shell: `llama*`."""
+        self.limits = limits
+        self.priority = priority
+        self.metadata = metadata or {}
+        self._has_all_models = "*" in models
+        self._pattern = re.compile("|".join(map(fnmatch.translate, models)))
+        self._visible: dict[str, bool] = {}
+
+    def may_see(self, model_name: str) -> bool:
+        """True if a pattern of the key matches the name. A model that the key may not see does not
+        exist for it."""
+        if self._has_all_models:
+            return True
+        is_visible = self._visible.get(model_name)
+        if is_visible is None:
+            if len(self._visible) >= MAX_CACHED_NAMES:
+                self._visible.clear()
+            is_visible = self._pattern.match(model_name) is not None
+            self._visible[model_name] = is_visible
+        return is_visible

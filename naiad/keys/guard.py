@@ -1,0 +1,229 @@
+"""The guard: decides, for every request of every endpoint, who sends it and whether it may.
+
+In:  the credential and the API class of a request, from its head alone: no body has been read and
+     nothing has been allocated. Out: an Admission, or the error that the client gets.
+A Gate is what the guard makes of one request head. Heads repeat and are cached with their gate, so
+that a repeated request costs one comparison of generations.
+Rule: a gate asks the key table again whenever the table has changed, so that a revoked key fails
+      its next request on every connection.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from naiad.core.identity import Identity
+from naiad.errors import Code, NaiadError
+from naiad.keys.account import Account, Accounts, Admission
+from naiad.keys.api_class import OPEN_BY_DEFAULT, PAGE, UNCLASSIFIED, check_class
+from naiad.keys.key_table import KeyTable
+from naiad.keys.secret import MAX_TOKEN_BYTES, Credential, read_credential
+
+AUTHORIZATION = "authorization"
+API_KEY_HEADER = "x-api-key"
+_BEARER = b"bearer "
+MISSING = "an API key is required: send the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+
+
+class Guard:
+    def __init__(
+        self,
+        table: KeyTable,
+        *,
+        headers: tuple[str, ...] = (),
+        guarded_apis: frozenset[str] = frozenset(),
+        accounts: Accounts | None = None,
+        clock_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`headers` are the operator's own names of headers that may hold a key. `guarded_apis` are
+        classes that need a key although they are open by default."""
+        self.table = table
+        self.accounts = accounts or Accounts()
+        self.clock_s = clock_s
+        self.header_names = tuple(
+            dict.fromkeys([*(name.lower() for name in headers), AUTHORIZATION, API_KEY_HEADER])
+        )
+        self._open_apis = (OPEN_BY_DEFAULT | {PAGE}) - guarded_apis
+
+    def gate(
+        self,
+        api: str,
+        header: Callable[[str], bytes | None],
+        model_name: str = "",
+        hidden: NaiadError | None = None,
+    ) -> Gate | None:
+        """Returns None for an API that is open. `header` reads a header of the request by its
+        lower-case name. `hidden` is the error for a model that the key may not see."""
+        check_class(api, "a request")
+        if api in self._open_apis:
+            return None
+        return Gate(self, api, self._credential(header), model_name, hidden)
+
+    def _credential(self, header: Callable[[str], bytes | None]) -> Credential | None:
+        """None if the request has no key. Where several headers could hold one, a key of ours
+        counts before any other text, such as the token of a proxy."""
+        credentials: list[Credential] = []
+        for name in self.header_names:
+            value = header(name)
+            if not value or len(value) > MAX_TOKEN_BYTES:
+                continue
+            if value[: len(_BEARER)].lower() == _BEARER:
+                value = value[len(_BEARER) :].strip()
+            elif name == AUTHORIZATION:
+                continue
+            credentials.append(read_credential(value))
+        ours = [credential for credential in credentials if credential.key_id]
+        return next(iter(ours or credentials), None)
+
+
+class Gate:
+    """What the guard knows about requests with one head."""
+
+    __slots__ = (
+        "_account",
+        "_api",
+        "_credential",
+        "_generation",
+        "_guard",
+        "_hidden",
+        "_model_name",
+        "_plain",
+        "_refusal",
+        "_valid_until_s",
+    )
+
+    def __init__(
+        self,
+        guard: Guard,
+        api: str,
+        credential: Credential | None,
+        model_name: str,
+        hidden: NaiadError | None,
+    ) -> None:
+        self._guard = guard
+        self._api = api
+        self._credential = credential
+        self._model_name = model_name
+        self._hidden = hidden
+        self._generation = 0
+        self._valid_until_s: float | None = None
+        self._refusal: NaiadError | None = None
+        self._account: Account | None = None
+        self._plain: Admission | None = None
+        """Shared by all requests of a key that has no limits."""
+
+    def enter(self) -> Admission | NaiadError:
+        """One more request. The error says why it is refused."""
+        admission = self.check()
+        if isinstance(admission, NaiadError):
+            self._guard.accounts.count_refusal(self._account, admission.code)
+            return admission
+        account = self._account
+        assert account is not None
+        if account.is_plain:
+            account.num_requests += 1
+            return admission
+        return account.admit(admission.identity)
+
+    def enter_fast(self, model_name: str = "") -> Admission | None:
+        """Like `enter`, for the fast path: None if the request must take the full path, which
+        refuses it or asks again. Nothing has been counted then. `model_name` is given where the
+        head does not name the model."""
+        account, plain = self._account, self._plain
+        if account is None or plain is None or not self.is_current or self._refusal is not None:
+            return None
+        if model_name and not plain.identity.may_see(model_name):
+            return None
+        if account.is_plain:
+            account.num_requests += 1
+            return plain
+        admission = account.admit(plain.identity)
+        return None if isinstance(admission, NaiadError) else admission
+
+    @property
+    def is_current(self) -> bool:
+        """False if the key table must be asked again."""
+        return self._generation == self._guard.table.generation and (
+            self._valid_until_s is None or self._guard.clock_s() < self._valid_until_s
+        )
+
+    def check(self) -> Admission | NaiadError:
+        """Like `enter`, but nothing is counted: a stream may be opened."""
+        if not self.is_current:
+            self._resolve()
+        if self._refusal is not None:
+            return self._refusal
+        assert self._plain is not None
+        return self._plain
+
+    def _resolve(self) -> None:
+        guard = self._guard
+        self._generation = guard.table.generation
+        self._account = self._plain = self._valid_until_s = None
+        if self._credential is None:
+            self._refusal = NaiadError(Code.UNAUTHENTICATED, MISSING)
+            return
+        finding = guard.table.find(self._credential)
+        if finding.identity is None:
+            self._refusal = NaiadError(Code.UNAUTHENTICATED, finding.reason)
+            return
+        self._valid_until_s = finding.valid_until_s
+        self._account = guard.accounts.of(finding.identity)
+        self._refusal = self._forbidden(finding.identity)
+        self._plain = Admission(finding.identity)
+
+    def _forbidden(self, identity: Identity) -> NaiadError | None:
+        if self._api != UNCLASSIFIED and self._api not in identity.scopes:
+            return NaiadError(
+                Code.PERMISSION_DENIED,
+                f"the API key '{identity.key_id}' does not have the scope '{self._api}'",
+            )
+        if self._model_name and not identity.may_see(self._model_name):
+            return self._hidden or unknown_model(self._model_name)
+        return None
+
+
+class ClosedGate:
+    """Refuses every request with one head, whatever key it has."""
+
+    __slots__ = ("_refusal",)
+
+    def __init__(self, refusal: NaiadError) -> None:
+        self._refusal = refusal
+
+    def enter(self) -> NaiadError:
+        return self._refusal
+
+    check = enter
+
+    def enter_fast(self, model_name: str = "") -> None:
+        return None
+
+    @property
+    def is_current(self) -> bool:
+        return False
+
+
+Entrance: TypeAlias = Gate | ClosedGate
+
+
+def unknown_model(name: str) -> NaiadError:
+    """Triton's error for a model that does not exist."""
+    return NaiadError(Code.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+
+
+def read_bytes(headers: Mapping[bytes, bytes]) -> Callable[[str], bytes | None]:
+    """Reads headers of HTTP/1.1."""
+    return lambda name: headers.get(name.encode())
+
+
+def read_text(metadata: Mapping[str, str]) -> Callable[[str], bytes | None]:
+    """Reads metadata of gRPC."""
+
+    def read(name: str) -> bytes | None:
+        value = metadata.get(name)
+        return None if value is None else value.encode("latin-1")
+
+    return read

@@ -1,0 +1,110 @@
+"""The keys of the running server: which key a client's credential is.
+
+In:  the documents that were read from the key file, and the texts of `--api-key`. Out: a Finding
+     for a credential.
+Rule: every change increases `generation`. Whoever keeps a Finding compares the generation and asks
+      again, so that a revoked key fails its next request.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+import msgspec
+
+from naiad.core.identity import Identity
+from naiad.keys.api_class import KEYS, SCOPES
+from naiad.keys.key import ApiKey, KeyDocument
+from naiad.keys.secret import Credential, hash_secret
+
+_NO_HASH = b"\0" * 32
+
+
+class Finding(msgspec.Struct, frozen=True):
+    identity: Identity | None = None
+    reason: str = ""
+    """Why there is no identity. It names the key only if the client knows the key's secret."""
+    valid_until_s: float | None = None
+    """When the same credential must be looked up again, on the clock of time.time()."""
+
+
+class _Record(msgspec.Struct, frozen=True):
+    key: ApiKey
+    identity: Identity
+    hash: bytes
+    previous_hash: bytes
+    previous_until_s: float
+
+
+class KeyTable:
+    def __init__(
+        self, static_keys: Iterable[str] = (), clock_s: Callable[[], float] = time.time
+    ) -> None:
+        """`static_keys` are the texts of `--api-key`; they may do everything except manage keys."""
+        self.generation = 1
+        self._clock_s = clock_s
+        self._records: dict[str, _Record] = {}
+        scopes = frozenset(SCOPES) - {KEYS}
+        self._static = [
+            (hash_secret(text), Identity(f"api-key-{number}", "--api-key", scopes=scopes))
+            for number, text in enumerate(static_keys, 1)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._records) + len(self._static)
+
+    def replace(self, document: KeyDocument) -> None:
+        self._records = {key.id: _record(key) for key in document.keys}
+        self.generation += 1
+
+    def identities(self) -> list[Identity]:
+        """Of all keys, whether they are valid or not."""
+        return [record.identity for record in self._records.values()] + [
+            identity for _, identity in self._static
+        ]
+
+    def find(self, credential: Credential) -> Finding:
+        """Compares in constant time, also for ids that do not exist."""
+        for hash, identity in self._static:
+            if hmac.compare_digest(hash, credential.token_hash):
+                return Finding(identity)
+        record = self._records.get(credential.key_id)
+        presented = credential.secret_hash or _NO_HASH
+        is_current = hmac.compare_digest(_NO_HASH if record is None else record.hash, presented)
+        is_previous = hmac.compare_digest(
+            _NO_HASH if record is None else record.previous_hash, presented
+        )
+        if record is None or not credential.secret_hash or not (is_current or is_previous):
+            return Finding(reason="the API key is not valid")
+        return self._judge(record, is_current=is_current)
+
+    def _judge(self, record: _Record, *, is_current: bool) -> Finding:
+        key, now_s = record.key, self._clock_s()
+        if key.revoked_at is not None:
+            return Finding(reason=f"the API key '{key.id}' was revoked")
+        until_s = _seconds(key.expires_at)
+        if until_s is not None and now_s >= until_s:
+            return Finding(reason=f"the API key '{key.id}' has expired")
+        if not is_current:
+            if now_s >= record.previous_until_s:
+                return Finding(reason=f"the API key '{key.id}' has a new secret")
+            until_s = min(record.previous_until_s, until_s or record.previous_until_s)
+        return Finding(record.identity, valid_until_s=until_s)
+
+
+def _record(key: ApiKey) -> _Record:
+    previous = key.previous
+    return _Record(
+        key,
+        key.identity(),
+        bytes.fromhex(key.hash),
+        _NO_HASH if previous is None else bytes.fromhex(previous.hash),
+        0.0 if previous is None else previous.expires_at.timestamp(),
+    )
+
+
+def _seconds(time: datetime | None) -> float | None:
+    return None if time is None else time.timestamp()
