@@ -2,8 +2,9 @@
 
 In:  the bytes of requests that repeat, fed to a connection the way a transport feeds them. Out:
      CPU microseconds per request, the median and the minimum of several rounds.
-Use: `python -m bench.hot_loop [--fast-paths false] [part ...]`. Compare two checkouts by running
-     them in turns; absolute figures depend on the machine.
+Use: `python -m bench.hot_loop [--fast-paths false] [--keys 1000] [part ...]`. Compare two checkouts
+     by running them in turns; absolute figures depend on the machine. With --keys the server has
+     so many API keys, and the requests carry one of them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ from naiad.core.tensor import Tensor
 from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.http.options import HttpOptions
+from naiad.keys import key_change
+from naiad.keys.guard import Guard
+from naiad.keys.key import KeyDocument, utc_now
+from naiad.keys.key_change import NewKey
+from naiad.keys.key_table import KeyTable
 from naiad.pb.grpc_service_pb2 import ModelInferRequest
 from naiad.repository.request_check import RequestCheck
 from naiad.shm.region_table import RegionTable
@@ -211,9 +217,28 @@ def _frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
     return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream_id) + payload
 
 
-async def _serve_http(requests: list[bytes], rounds: int, options: HttpOptions) -> list[float]:
+def _guard(num_keys: int) -> tuple[Guard | None, str]:
+    """A guard with this many keys, and the text of one of them."""
+    if not num_keys:
+        return None, ""
+    document, token, now = KeyDocument(), "", utc_now()
+    for number in range(num_keys):
+        issued = key_change.create(document, NewKey(name=f"key {number}"), now)
+        document, token = issued.document, issued.token
+    table = KeyTable()
+    table.replace(document)
+    return Guard(table), token
+
+
+async def _serve_http(
+    requests: list[bytes], rounds: int, options: HttpOptions, num_keys: int
+) -> list[float]:
     core = Core()
-    frontend = HttpFrontend(core, options)  # type: ignore[arg-type]
+    guard, token = _guard(num_keys)
+    if token:
+        field = f"\r\nAuthorization: Bearer {token}\r\nContent-Length".encode()
+        requests = [request.replace(b"\r\nContent-Length", field, 1) for request in requests]
+    frontend = HttpFrontend(core, options, guard=guard)  # type: ignore[arg-type]
     connection = frontend.protocol_factory()
     connection.connection_made(Transport())  # type: ignore[arg-type]
 
@@ -225,9 +250,15 @@ async def _serve_http(requests: list[bytes], rounds: int, options: HttpOptions) 
     return await _measure(round_trip, rounds, len(requests))
 
 
-async def _serve_grpc(messages: list[bytes], rounds: int, options: GrpcOptions) -> list[float]:
+async def _serve_grpc(
+    messages: list[bytes], rounds: int, options: GrpcOptions, num_keys: int
+) -> list[float]:
     core = Core()
-    frontend = GrpcFrontend(core, options)  # type: ignore[arg-type]
+    guard, token = _guard(num_keys)
+    head = HEAD
+    if token:
+        head += encode_headers([(b"authorization", b"Bearer " + token.encode())])
+    frontend = GrpcFrontend(core, options, guard)  # type: ignore[arg-type]
     protocol = frontend.protocol_factory()
     protocol.connection_made(Transport())  # type: ignore[arg-type]
     _feed(
@@ -240,7 +271,7 @@ async def _serve_grpc(messages: list[bytes], rounds: int, options: GrpcOptions) 
     async def round_trip() -> None:
         nonlocal next_id
         for message in messages:
-            data = _frame(1, 4, next_id, HEAD) + _frame(0, 1, next_id, message)
+            data = _frame(1, 4, next_id, head) + _frame(0, 1, next_id, message)
             if len(message) > 4096:
                 data = _frame(8, 0, 0, struct.pack(">I", len(message))) + data
             next_id += 2
@@ -291,6 +322,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     add_parts(parser, list(PARTS))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--keys", type=int, default=0)
     parser.add_argument("--fast-paths", choices=["true", "false"], default="")
     options = parser.parse_args()
     switch = {"fast_paths": options.fast_paths == "true"} if options.fast_paths else {}
@@ -298,7 +330,7 @@ def main() -> None:
         serve, make = PARTS[part]
         kind = HttpOptions if serve is _serve_http else GrpcOptions
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            durations = runner.run(serve(make(), options.rounds, kind(**switch)))
+            durations = runner.run(serve(make(), options.rounds, kind(**switch), options.keys))
         print(f"{part:10} {statistics.median(durations):8.2f} us  min {min(durations):8.2f} us")
 
 

@@ -117,7 +117,11 @@ class Server:
             if self._keys is not None:
                 self.reread.subscribe("the API keys", self._keys.reread)
             self._http = HttpFrontend(
-                self._core, wiring.http_options(settings), custom.values, guard
+                self._core,
+                wiring.http_options(settings),
+                custom.values,
+                guard,
+                None if self._keys is None else self._keys.watch,
             )
             self._grpc = GrpcFrontend(self._core, wiring.grpc_options(settings), guard)
             self._page = MetricsPage(
@@ -127,6 +131,7 @@ class Server:
                 self._connections,
                 lambda: wiring.cache_reading(self._core),
                 lambda: {"http": self._http.endpoint.faults, "grpc": self._grpc.counters.failures},
+                lambda: wiring.key_reading(self._keys),
             )
             self._metrics = Http1Endpoint(
                 MetricsFrontend(self._page.render, guard).route, Http1Limits()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from naiad.core.installed_backends import installed_backends
 from naiad.core.job import Job
 from naiad.core.model_spec import ServerMetadata
 from naiad.core.response import ResponseStream
-from naiad.errors import internal, unsupported
+from naiad.errors import Code, internal, unsupported
 from naiad.frontends.http.options import HttpOptions, Restriction
 from naiad.inference import InferenceCore
 from naiad.instances.busy_poll import BusyPoll, has_spare_cpu
@@ -27,13 +28,18 @@ from naiad.instances.lease import LeaseNumbers
 from naiad.instances.restart import RestartPolicy
 from naiad.instances.template_process import Templates
 from naiad.ipc.work import ControlOperation
+from naiad.keys.account import Accounts
+from naiad.keys.audit import AuditLog
+from naiad.keys.audit_trail import AuditTrail
 from naiad.keys.guard import Guard
 from naiad.keys.key_file import KeyFile
 from naiad.keys.key_table import KeyTable
 from naiad.keys.key_watch import KeyWatch
 from naiad.keys.keys import Keys
+from naiad.keys.usage_file import UsageFile, usage_path
 from naiad.metrics.cache_metrics import CacheReading
 from naiad.metrics.custom import CustomMetrics
+from naiad.metrics.key_metrics import KeyCounts, KeyReading
 from naiad.metrics.model_metrics import ModelSeries
 from naiad.metrics.operation import MetricOperation
 from naiad.repository.config.config import ConfigOptions
@@ -155,12 +161,23 @@ def build_keys(settings: Settings) -> Keys | None:
     watch = KeyWatch(KeyFile(Path(settings.api_key_file)), table) if settings.api_key_file else None
     if watch is not None:
         watch.load()
+    audit = AuditLog(Path(settings.audit_log)) if settings.audit_log else None
+    trail = None if audit is None else AuditTrail(audit)
+    if audit is not None:
+        audit.start()
+    accounts = Accounts(on_end=None if trail is None else trail.on_end)
+    usage = None
+    if settings.api_key_file:
+        usage = UsageFile(usage_path(Path(settings.api_key_file)), accounts, time.time)
+        usage.load()
     guard = Guard(
         table,
         headers=settings.api_key_header,
         guarded_apis=frozenset(settings.guarded_api),
+        accounts=accounts,
+        on_refused=None if trail is None else trail.on_refused,
     )
-    return Keys(guard, watch)
+    return Keys(guard, watch, usage, audit)
 
 
 def load_options(settings: Settings) -> LoadOptions:
@@ -403,6 +420,33 @@ async def _control(core: InferenceCore, caller: str, operation: ControlOperation
 
 def cache_reading(core: InferenceCore) -> CacheReading | None:
     return core.cache.read() if isinstance(core.cache, LocalCache) else None
+
+
+def key_reading(keys: Keys | None) -> KeyReading | None:
+    if keys is None:
+        return None
+    accounts = keys.guard.accounts
+    counts = [
+        KeyCounts(
+            account.key_id,
+            account.num_requests,
+            {_reason(code): number for code, number in account.refusals.items()},
+            account.num_prompt_tokens,
+            account.num_output_tokens,
+        )
+        for account in accounts.all()
+    ]
+    refusals = {_reason(code): number for code, number in accounts.refusals.items()}
+    return KeyReading(
+        [KeyCounts("", refusals=refusals), *counts],
+        None if keys.watch is None else keys.watch.is_good,
+        0 if keys.watch is None else keys.watch.num_failures,
+        None if keys.audit is None else keys.audit.num_dropped,
+    )
+
+
+def _reason(code: Code) -> str:
+    return code.name.lower()
 
 
 def model_series(core: InferenceCore) -> Iterable[ModelSeries]:

@@ -27,6 +27,10 @@ class KeyLimits(msgspec.Struct, frozen=True):
     def has_any(self) -> bool:
         return self != NO_LIMITS
 
+    @property
+    def has_tokens(self) -> bool:
+        return self.tokens_per_minute is not None or self.tokens_per_day is not None
+
 
 NO_LIMITS = KeyLimits()
 

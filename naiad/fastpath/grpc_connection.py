@@ -170,7 +170,7 @@ class GrpcFastPath:
                 break
             admission = None
             if gate is not None:
-                admission = gate.enter_fast(plan.model_name)
+                admission = gate.enter_fast(self.protocol.peer, plan.model_name)
                 if admission is None:
                     break
             last_id = stream_id
@@ -255,7 +255,7 @@ class GrpcFastPath:
             return offset
         admission = None
         if gate is not None:
-            admission = gate.enter_fast(plan.model_name)
+            admission = gate.enter_fast(self.protocol.peer, plan.model_name)
             if admission is None:
                 return offset
         offset += frames.num_bytes

@@ -51,7 +51,7 @@ class HttpFastPath(Exchange):
         if model is None:
             return 0
         if self._gate is not None:
-            admission = self._gate.enter_fast()
+            admission = self._gate.enter_fast(responses.peer)
             if admission is None:
                 return 0
             self.admission = admission

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Protocol
 
-from naiad.core.identity import Identity
 from naiad.core.request import InferRequest
 from naiad.core.response import Consumer, InferResponse, ResponseStream
 from naiad.core.trace import TraceGroup
 from naiad.errors import NaiadError
 from naiad.frontends.core import Inference
+from naiad.frontends.token_estimate import estimate_tokens, is_language
+from naiad.keys.account import Admission
 from naiad.keys.guard import unknown_model
 from naiad.trace.tracing import Tracing
 from naiad.trace.w3c import read_parent
@@ -42,8 +43,8 @@ class Origin(Protocol):
         ...
 
     @property
-    def identity(self) -> Identity | None:
-        """Whose request it is; None where nobody needs an API key."""
+    def admission(self) -> Admission | None:
+        """Whose request it is and what it may use; None where nobody needs an API key."""
         ...
 
     def header(self, name: str) -> str:
@@ -64,14 +65,13 @@ def submit(
     model: Model | None = None,
     on_accepted: Callable[[ResponseStream], None] | None = None,
 ) -> ResponseStream:
-    """Raises NaiadError as the core does, and for a model that the request's key may not see.
+    """Raises NaiadError as the core does, and for what the request's key may not do.
 
     `model` is what the request names, where the caller has just looked it up. `on_accepted` runs
     before the first response is delivered: a model may respond before this function returns.
     """
-    identity = request.identity = origin.identity
-    if identity is not None and not identity.may_see(request.model_name):
-        raise unknown_model(request.model_name)
+    if origin.admission is not None:
+        _authorize(core, request, origin.admission)
     group = start_trace(core.tracing, request, origin) if core.tracing.is_on else None
     if group is None:
         stream = core.infer(request, model)
@@ -88,6 +88,18 @@ def submit(
     stream.deliver_to(consumer)
     origin.on_disconnect(stream.cancel)
     return stream
+
+
+def _authorize(core: Inference, request: InferRequest, admission: Admission) -> None:
+    """Raises NaiadError for a model that the key may not see, and for tokens beyond its limits."""
+    identity = request.identity = admission.identity
+    admission.note_model(request.model_name)
+    if not identity.may_see(request.model_name):
+        raise unknown_model(request.model_name)
+    if admission.needs_tokens:
+        model = core.model(request.model_name, request.model_version)
+        if is_language(model):
+            admission.reserve(estimate_tokens(request))
 
 
 def start_trace(tracing: Tracing, request: InferRequest, origin: Origin) -> TraceGroup | None:

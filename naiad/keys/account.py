@@ -1,24 +1,57 @@
-"""What each key has used: requests, refusals and tokens.
+"""What each key uses, and its limits: requests and tokens per minute, requests in flight, tokens per
+day.
 
-In:  admissions and refusals of the guard. Out: counters for metrics and `naiad key usage`.
-Rule: an account belongs to a key's id and outlives changes of the key.
+In:  admissions and refusals of the guard; tokens from the endpoints of language models. Out:
+     LimitError; counters for metrics and `naiad key usage`.
+Rule: an account belongs to a key's id and outlives changes of the key. Tokens are reserved before a
+      request starts and settled when it ends, so that requests at the same time cannot exceed a
+      limit together.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
-from naiad.core.identity import Identity
+from naiad.core.identity import NO_LIMITS, Identity, KeyLimits
 from naiad.errors import Code, NaiadError
+from naiad.keys.window import DayCounter, MinuteWindow
 
-NOBODY = ""
-"""The account of refusals that name no valid key."""
+RateFields: TypeAlias = list[tuple[str, int]]
+OnEnd: TypeAlias = "Callable[[MeteredAdmission, int], None]"
+"""Called with (admission, status) when a request ends: the audit log."""
+
+
+class EntranceFacts(NamedTuple):
+    """What the guard knows about a request from its head and its connection."""
+
+    api: str = ""
+    model_name: str = ""
+    address: str = ""
+
+
+class LimitError(NaiadError):
+    """A key has used up one of its limits."""
+
+    def __init__(self, message: str, wait_s: float, fields: RateFields) -> None:
+        """`fields` are the x-ratelimit headers."""
+        super().__init__(Code.RESOURCE_EXHAUSTED, message, max(1, math.ceil(wait_s)))
+        self.fields = fields
+
+    def header_lines(self) -> bytes:
+        return render_lines(self.fields)
 
 
 class Admission:
-    """A request that the guard has let in, until it ends."""
+    """A request that the guard has let in, until it ends. This one has no limits, and all requests
+    of its key may share it."""
 
     __slots__ = ("identity",)
+    needs_tokens = False
+    """True if the tokens of the request must be reserved before it starts."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -31,38 +64,188 @@ class Admission:
         """The same for a gRPC response."""
         return []
 
+    def note_model(self, name: str) -> None:
+        """The request is for this model, which its head did not name."""
+
+    def reserve(self, num_tokens: int) -> None:
+        """The request may use so many tokens. Raises LimitError if the key may not."""
+
+    def settle(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """What the request has used up to now."""
+
     def end(self, status: int) -> None:
         """The response is complete, or its client is gone. Called at least once."""
 
 
-class LimitError(NaiadError):
-    """A key has used up one of its limits."""
+class MeteredAdmission(Admission):
+    __slots__ = (
+        "_account",
+        "_is_ended",
+        "_reserved",
+        "_reserved_s",
+        "address",
+        "api",
+        "model_name",
+        "num_output_tokens",
+        "num_prompt_tokens",
+        "start_s",
+    )
 
-    def __init__(self, message: str, retry_after_s: int, fields: list[tuple[str, int]]) -> None:
-        """`fields` are the x-ratelimit headers."""
-        super().__init__(Code.RESOURCE_EXHAUSTED, message, retry_after_s)
-        self.fields = fields
+    def __init__(
+        self, identity: Identity, account: Account, now_s: float, entrance: EntranceFacts
+    ) -> None:
+        super().__init__(identity)
+        self.api = entrance.api
+        self.model_name = entrance.model_name
+        self.address = entrance.address
+        self._account = account
+        self._is_ended = False
+        self._reserved = 0
+        self._reserved_s = now_s
+        self.start_s = now_s
+        self.num_prompt_tokens = 0
+        self.num_output_tokens = 0
+
+    @property
+    def needs_tokens(self) -> bool:  # type: ignore[override]
+        return self._account.limits.has_tokens and not self._reserved
 
     def header_lines(self) -> bytes:
-        return b"".join(b"%b: %d\r\n" % (name.encode(), value) for name, value in self.fields)
+        return render_lines(self._account.rate_fields())
+
+    def trailer_fields(self) -> list[tuple[bytes, bytes]]:
+        return [(name.encode(), b"%d" % value) for name, value in self._account.rate_fields()]
+
+    def note_model(self, name: str) -> None:
+        self.model_name = name
+
+    def reserve(self, num_tokens: int) -> None:
+        self._account.reserve(num_tokens)
+        self._reserved += num_tokens
+        self._reserved_s = self._account.clock_s()
+
+    def settle(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_output_tokens = num_output_tokens
+
+    def end(self, status: int) -> None:
+        if self._is_ended:
+            return
+        self._is_ended = True
+        used = self.num_prompt_tokens + self.num_output_tokens
+        self._account.end(self._reserved, used, self._reserved_s)
+        self._account.count_tokens(self.num_prompt_tokens, self.num_output_tokens)
+        if self._account.on_end is not None:
+            self._account.on_end(self, status)
 
 
 class Account:
-    __slots__ = ("is_plain", "key_id", "num_requests", "refusals")
+    """Limits and usage of one key."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(
+        self, identity: Identity, clock_s: Callable[[], float], on_end: OnEnd | None
+    ) -> None:
         self.key_id = identity.key_id
+        self.clock_s = clock_s
+        self.on_end = on_end
+        self.limits: KeyLimits = NO_LIMITS
         self.is_plain = True
         """Requests of the key need no bookkeeping beyond `num_requests`."""
         self.num_requests = 0
+        self.num_parallel = 0
+        self.num_prompt_tokens = 0
+        self.num_output_tokens = 0
         self.refusals: Counter[Code] = Counter()
+        self.tokens_today = DayCounter()
+        self._requests = MinuteWindow()
+        self._tokens = MinuteWindow()
+        self.set_limits(identity.limits)
 
-    def admit(self, identity: Identity) -> Admission | NaiadError:
-        raise NotImplementedError
+    def set_limits(self, limits: KeyLimits) -> None:
+        self.limits = limits
+        self.is_plain = not limits.has_any and self.on_end is None
+
+    def admit(self, identity: Identity, entrance: EntranceFacts) -> Admission | LimitError:
+        """Nothing is counted if the result is an error."""
+        now_s, limits = self.clock_s(), self.limits
+        limit = limits.requests_per_minute
+        if limit is not None:
+            wait_s = self._requests.wait_s(now_s, 1, limit)
+            if wait_s > 0:
+                return self._error(f"{limit} requests per minute", wait_s)
+        if limits.max_parallel is not None and self.num_parallel >= limits.max_parallel:
+            return self._error(f"{limits.max_parallel} requests at a time", 1.0)
+        day = limits.tokens_per_day
+        if day is not None and self.tokens_today.used(now_s) >= day:
+            return self._error(f"{day} tokens per day", self.tokens_today.wait_s(now_s))
+        self._requests.add(now_s, 1)
+        self.num_requests += 1
+        self.num_parallel += 1
+        return MeteredAdmission(identity, self, now_s, entrance)
+
+    def reserve(self, num_tokens: int) -> None:
+        """Raises LimitError."""
+        now_s, limits = self.clock_s(), self.limits
+        limit, day = limits.tokens_per_minute, limits.tokens_per_day
+        if limit is not None:
+            wait_s = self._tokens.wait_s(now_s, num_tokens, limit)
+            if wait_s > 0:
+                reason = f"{limit} tokens per minute; the request may need {num_tokens}"
+                raise self._error(reason, wait_s)
+        if day is not None and self.tokens_today.used(now_s) + num_tokens > day:
+            reason = f"{day} tokens per day; the request may need {num_tokens}"
+            raise self._error(reason, self.tokens_today.wait_s(now_s))
+        self._tokens.add(now_s, num_tokens)
+        self.tokens_today.add(now_s, num_tokens)
+
+    def end(self, num_reserved: int, num_used: int, reserved_s: float) -> None:
+        """A request ends: what it has reserved and not used is given back. A request that reserved
+        tokens and reports none keeps its reservation, because nobody has counted."""
+        self.num_parallel -= 1
+        if num_reserved and not num_used:
+            return
+        if num_used != num_reserved:
+            now_s = self.clock_s()
+            self._tokens.settle(now_s, num_reserved, num_used, reserved_s)
+            self.tokens_today.settle(now_s, num_reserved, num_used, reserved_s)
+
+    def count_tokens(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        self.num_prompt_tokens += num_prompt_tokens
+        self.num_output_tokens += num_output_tokens
+
+    def rate_fields(self) -> RateFields:
+        now_s, fields = self.clock_s(), RateFields()
+        for limit, window, name in (
+            (self.limits.requests_per_minute, self._requests, "requests"),
+            (self.limits.tokens_per_minute, self._tokens, "tokens"),
+        ):
+            if limit is not None:
+                left = max(0, limit - window.used(now_s))
+                reset_s = math.ceil(window.reset_s(now_s))
+                fields += [
+                    (f"x-ratelimit-limit-{name}", limit),
+                    (f"x-ratelimit-remaining-{name}", left),
+                    (f"x-ratelimit-reset-{name}", reset_s),
+                ]
+        return fields
+
+    def _error(self, limit: str, wait_s: float) -> LimitError:
+        return LimitError(
+            f"the API key '{self.key_id}' has reached its limit of {limit}",
+            wait_s,
+            self.rate_fields(),
+        )
 
 
 class Accounts:
-    def __init__(self) -> None:
+    def __init__(
+        self, clock_s: Callable[[], float] = time.time, on_end: OnEnd | None = None
+    ) -> None:
+        """`on_end` is called for every request that ends; None where nobody listens."""
+        self._clock_s = clock_s
+        self._on_end = on_end
+        self.on_new: Callable[[Account], None] | None = None
+        """Called with an account that has just been made, before it is used."""
         self._accounts: dict[str, Account] = {}
         self.refusals: Counter[Code] = Counter()
         """Refusals of requests without a valid key."""
@@ -70,7 +253,12 @@ class Accounts:
     def of(self, identity: Identity) -> Account:
         account = self._accounts.get(identity.key_id)
         if account is None:
-            account = self._accounts[identity.key_id] = Account(identity)
+            account = Account(identity, self._clock_s, self._on_end)
+            self._accounts[identity.key_id] = account
+            if self.on_new is not None:
+                self.on_new(account)
+        elif account.limits is not identity.limits:
+            account.set_limits(identity.limits)
         return account
 
     def all(self) -> list[Account]:
@@ -78,3 +266,7 @@ class Accounts:
 
     def count_refusal(self, account: Account | None, code: Code) -> None:
         (self.refusals if account is None else account.refusals)[code] += 1
+
+
+def render_lines(fields: RateFields) -> bytes:
+    return b"".join(b"%b: %d\r\n" % (name.encode(), value) for name, value in fields)

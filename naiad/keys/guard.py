@@ -11,12 +11,13 @@ Rule: a gate asks the key table again whenever the table has changed, so that a 
 from __future__ import annotations
 
 import time
+from asyncio import BaseTransport
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from naiad.core.identity import Identity
 from naiad.errors import Code, NaiadError
-from naiad.keys.account import Account, Accounts, Admission
+from naiad.keys.account import Account, Accounts, Admission, EntranceFacts
 from naiad.keys.api_class import OPEN_BY_DEFAULT, PAGE, UNCLASSIFIED, check_class
 from naiad.keys.key_table import KeyTable
 from naiad.keys.secret import MAX_TOKEN_BYTES, Credential, read_credential
@@ -27,6 +28,10 @@ _BEARER = b"bearer "
 MISSING = "an API key is required: send the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
 
 
+OnRefused: TypeAlias = Callable[[str, EntranceFacts, NaiadError], None]
+"""Called with the id of the key, empty if there is none, and the error."""
+
+
 class Guard:
     def __init__(
         self,
@@ -35,12 +40,15 @@ class Guard:
         headers: tuple[str, ...] = (),
         guarded_apis: frozenset[str] = frozenset(),
         accounts: Accounts | None = None,
+        on_refused: OnRefused | None = None,
         clock_s: Callable[[], float] = time.time,
     ) -> None:
         """`headers` are the operator's own names of headers that may hold a key. `guarded_apis` are
-        classes that need a key although they are open by default."""
+        classes that need a key although they are open by default. `on_refused` is the audit log; it
+        is None where nobody listens."""
+        self.on_refused = on_refused
         self.table = table
-        self.accounts = accounts or Accounts()
+        self.accounts = accounts or Accounts(clock_s)
         self.clock_s = clock_s
         self.header_names = tuple(
             dict.fromkeys([*(name.lower() for name in headers), AUTHORIZATION, API_KEY_HEADER])
@@ -88,6 +96,7 @@ class Gate:
         "_generation",
         "_guard",
         "_hidden",
+        "_key_id",
         "_model_name",
         "_plain",
         "_refusal",
@@ -108,26 +117,42 @@ class Gate:
         self._model_name = model_name
         self._hidden = hidden
         self._generation = 0
+        self._key_id = ""
+        """The key whose secret the client knows, whether it is valid or not."""
         self._valid_until_s: float | None = None
         self._refusal: NaiadError | None = None
         self._account: Account | None = None
         self._plain: Admission | None = None
         """Shared by all requests of a key that has no limits."""
 
-    def enter(self) -> Admission | NaiadError:
-        """One more request. The error says why it is refused."""
+    def enter(self, peer: BaseTransport | None = None) -> Admission | NaiadError:
+        """One more request, from `peer`. The error says why it is refused."""
         admission = self.check()
         if isinstance(admission, NaiadError):
-            self._guard.accounts.count_refusal(self._account, admission.code)
-            return admission
+            return self._refuse(admission, peer)
         account = self._account
         assert account is not None
         if account.is_plain:
             account.num_requests += 1
             return admission
-        return account.admit(admission.identity)
+        entered = account.admit(admission.identity, self._facts(peer))
+        return self._refuse(entered, peer) if isinstance(entered, NaiadError) else entered
 
-    def enter_fast(self, model_name: str = "") -> Admission | None:
+    def _refuse(self, error: NaiadError, peer: BaseTransport | None) -> NaiadError:
+        guard, account = self._guard, self._account
+        guard.accounts.count_refusal(account, error.code)
+        if guard.on_refused is not None:
+            guard.on_refused(self._key_id, self._facts(peer), error)
+        return error
+
+    def _facts(self, peer: BaseTransport | None) -> EntranceFacts:
+        """The address is looked up only where the audit log needs it."""
+        address = _address(peer) if self._guard.on_refused is not None else ""
+        return EntranceFacts(self._api, self._model_name, address)
+
+    def enter_fast(
+        self, peer: BaseTransport | None = None, model_name: str = ""
+    ) -> Admission | None:
         """Like `enter`, for the fast path: None if the request must take the full path, which
         refuses it or asks again. Nothing has been counted then. `model_name` is given where the
         head does not name the model."""
@@ -139,8 +164,14 @@ class Gate:
         if account.is_plain:
             account.num_requests += 1
             return plain
-        admission = account.admit(plain.identity)
-        return None if isinstance(admission, NaiadError) else admission
+        if account.limits.has_tokens:
+            return None  # the full path knows which requests use tokens
+        admission = account.admit(plain.identity, self._facts(peer))
+        if isinstance(admission, NaiadError):
+            return None
+        if model_name:
+            admission.note_model(model_name)
+        return admission
 
     @property
     def is_current(self) -> bool:
@@ -166,6 +197,7 @@ class Gate:
             self._refusal = NaiadError(Code.UNAUTHENTICATED, MISSING)
             return
         finding = guard.table.find(self._credential)
+        self._key_id = finding.key_id
         if finding.identity is None:
             self._refusal = NaiadError(Code.UNAUTHENTICATED, finding.reason)
             return
@@ -193,12 +225,13 @@ class ClosedGate:
     def __init__(self, refusal: NaiadError) -> None:
         self._refusal = refusal
 
-    def enter(self) -> NaiadError:
+    def enter(self, peer: BaseTransport | None = None) -> NaiadError:
         return self._refusal
 
-    check = enter
+    def check(self) -> NaiadError:
+        return self._refusal
 
-    def enter_fast(self, model_name: str = "") -> None:
+    def enter_fast(self, peer: BaseTransport | None = None, model_name: str = "") -> None:
         return None
 
     @property
@@ -212,6 +245,11 @@ Entrance: TypeAlias = Gate | ClosedGate
 def unknown_model(name: str) -> NaiadError:
     """Triton's error for a model that does not exist."""
     return NaiadError(Code.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+
+
+def _address(peer: BaseTransport | None) -> str:
+    name = None if peer is None else peer.get_extra_info("peername")
+    return str(name[0]) if isinstance(name, tuple) and name else ""
 
 
 def read_bytes(headers: Mapping[bytes, bytes]) -> Callable[[str], bytes | None]:

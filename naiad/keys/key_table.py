@@ -27,6 +27,8 @@ class Finding(msgspec.Struct, frozen=True):
     identity: Identity | None = None
     reason: str = ""
     """Why there is no identity. It names the key only if the client knows the key's secret."""
+    key_id: str = ""
+    """The key, if the client knows its secret."""
     valid_until_s: float | None = None
     """When the same credential must be looked up again, on the clock of time.time()."""
 
@@ -70,7 +72,7 @@ class KeyTable:
         """Compares in constant time, also for ids that do not exist."""
         for hash, identity in self._static:
             if hmac.compare_digest(hash, credential.token_hash):
-                return Finding(identity)
+                return Finding(identity, key_id=identity.key_id)
         record = self._records.get(credential.key_id)
         presented = credential.secret_hash or _NO_HASH
         is_current = hmac.compare_digest(_NO_HASH if record is None else record.hash, presented)
@@ -83,16 +85,20 @@ class KeyTable:
 
     def _judge(self, record: _Record, *, is_current: bool) -> Finding:
         key, now_s = record.key, self._clock_s()
+
+        def refused(reason: str) -> Finding:
+            return Finding(reason=f"the API key '{key.id}' {reason}", key_id=key.id)
+
         if key.revoked_at is not None:
-            return Finding(reason=f"the API key '{key.id}' was revoked")
+            return refused("was revoked")
         until_s = _seconds(key.expires_at)
         if until_s is not None and now_s >= until_s:
-            return Finding(reason=f"the API key '{key.id}' has expired")
+            return refused("has expired")
         if not is_current:
             if now_s >= record.previous_until_s:
-                return Finding(reason=f"the API key '{key.id}' has a new secret")
+                return refused("has a new secret")
             until_s = min(record.previous_until_s, until_s or record.previous_until_s)
-        return Finding(record.identity, valid_until_s=until_s)
+        return Finding(record.identity, key_id=key.id, valid_until_s=until_s)
 
 
 def _record(key: ApiKey) -> _Record:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable
 from typing import TypeAlias
 
 from naiad import log
 from naiad.errors import NaiadError
+from naiad.keys.key import KeyDocument
 from naiad.keys.key_file import KeyFile
 from naiad.keys.key_table import KeyTable
 
@@ -41,6 +43,16 @@ class KeyWatch:
         """Reads the file soon, whether it seems to have changed or not."""
         self._stamp = None
         self._is_due.set()
+
+    async def read(self) -> KeyDocument:
+        """Raises NaiadError."""
+        return await asyncio.get_running_loop().run_in_executor(None, self.file.read)
+
+    async def change(self, edit: Callable[[KeyDocument], KeyDocument]) -> KeyDocument:
+        """Changes the file, and the table with it. `edit` runs in a thread. Raises NaiadError."""
+        document = await asyncio.get_running_loop().run_in_executor(None, self.file.change, edit)
+        self.table.replace(document)
+        return document
 
     async def run(self) -> None:
         """Runs until it is cancelled."""

@@ -15,6 +15,7 @@ from naiad.metrics.cache_metrics import CacheReading, cache_blocks
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.exposition import COUNTER, GAUGE, Block, label_text, page
 from naiad.metrics.host import HostReading, HostSampler, host_blocks
+from naiad.metrics.key_metrics import KeyReading, key_blocks
 from naiad.metrics.model_metrics import ModelBlocks, ModelSeries
 from naiad.settings import Settings, latency_metrics
 
@@ -30,17 +31,20 @@ class MetricsPage:
         connections: Callable[[], Mapping[str, int]] = dict,
         cache: Callable[[], CacheReading | None] = lambda: None,
         faults: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
+        keys: Callable[[], KeyReading | None] = lambda: None,
     ) -> None:
         """`connections` returns open connections by protocol, such as {"http": 3, "grpc": 1}.
 
-        `cache` returns None if the server has no response cache in its own memory. `faults` returns
-        by protocol how often clients passed a deadline or broke a rule, by cause.
+        `cache` returns None if the server has no response cache in its own memory, `keys` if nobody
+        needs an API key. `faults` returns by protocol how often clients passed a deadline or broke
+        a rule, by cause.
         """
         self._models = models
         self._custom = custom
         self._connections = connections
         self._cache = cache
         self._faults = faults
+        self._keys = keys
         self._latency = latency_metrics(settings.metrics_config)
         self._pinned_bytes = settings.pinned_memory_pool_byte_size
         self.sampler = HostSampler(
@@ -73,6 +77,7 @@ class MetricsPage:
             *models.gauges(),
             *self._pinned_memory(),
             *cache_blocks(self._cache()),
+            *key_blocks(self._keys()),
             *host_blocks(reading),
             *self._server(),
             *models.histograms(),

@@ -35,6 +35,8 @@ def check_consistency(settings: Settings) -> None:
 def check_creation(settings: Settings) -> None:
     if not settings.model_repository and not settings.model:
         raise invalid_arg("--model-repository must be specified")
+    if settings.audit_log and not (settings.api_key_file or settings.api_key):
+        raise invalid_arg("--audit-log requires --api-key-file or --api-key")
     if "*" in settings.load_model and len(settings.load_model) > 1:
         raise invalid_arg(
             "Wildcard model name '*' must be the ONLY startup model if specified at all."

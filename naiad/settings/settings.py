@@ -773,6 +773,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_extension=True,
         ),
     ] = ()
+    audit_log: Annotated[
+        str,
+        ACCESS(
+            "Write a JSON line to this file for each request that needs an API key: time, id of "
+            "the key, address, API, model, status, tokens and milliseconds. SIGHUP opens the file "
+            "again.",
+            metavar="FILE",
+            is_extension=True,
+        ),
+    ] = ""
     allowed_host: Annotated[
         tuple[str, ...],
         ACCESS(

@@ -1,4 +1,4 @@
-"""`naiad key`: create, list, show, revoke and rotate the API keys of a key file.
+"""`naiad key`: create, list, show, revoke and rotate the API keys of a key file, and show their use.
 
 In:  the key file, which a server may be using at the same time. Out: the changed file; a running
      server follows within a second. The secret of a new key is printed once, alone on stdout, so
@@ -21,6 +21,7 @@ from naiad.keys.api_class import DEFAULT_SCOPES, SCOPES
 from naiad.keys.key import ApiKey, KeyDocument, parse_duration, shown_key, utc_now
 from naiad.keys.key_change import Issued, NewKey
 from naiad.keys.key_file import KeyFile
+from naiad.keys.usage_file import KeyUsage, read_usage, usage_path
 from naiad.tables import render_table
 from naiad.tools.command_context import CONTEXT
 
@@ -180,6 +181,45 @@ def rotate(key: str, grace: str, path: Path, is_json: bool) -> None:
         return key_change.rotate(document, key_change.find(document, key), utc_now(), period)
 
     _print_issued(_issue(path, edit), is_json=is_json)
+
+
+@command.command("usage", context_settings=CONTEXT)
+@_file
+@_json
+def usage(path: Path, is_json: bool) -> None:
+    """Show what each key has used, as the server last wrote it."""
+    used = read_usage(usage_path(path)).keys
+    today = int(utc_now().timestamp() // 86400)
+    rows = []
+    for key in KeyFile(path).read().keys:
+        counts = used.get(key.id, KeyUsage())
+        tokens_today = counts.tokens_today if counts.day == today else 0
+        rows.append(
+            {
+                "id": key.id,
+                "name": key.name,
+                "requests": counts.requests,
+                "refused": counts.refused,
+                "prompt_tokens": counts.prompt_tokens,
+                "output_tokens": counts.output_tokens,
+                "tokens_today": tokens_today,
+                "tokens_per_day": key.tokens_per_day,
+            }
+        )
+    if is_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    header = ["Id", "Name", "Requests", "Refused", "Prompt tokens", "Output tokens", "Today"]
+    click.echo(
+        render_table(
+            header,
+            [
+                [str(value) for value in list(row.values())[:6]]
+                + [f"{row['tokens_today']} of {row['tokens_per_day'] or 'any'} tokens"]
+                for row in rows
+            ],
+        )
+    )
 
 
 def _issue(path: Path, edit: Callable[[KeyDocument], Issued]) -> Issued:

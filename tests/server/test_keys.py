@@ -78,8 +78,8 @@ def known(server: Server, key: str) -> str:
 def inputs(module: object) -> list[object]:
     tensors = []
     for name in ("INPUT0", "INPUT1"):
-        tensor = module.InferInput(name, [4], "FP32")  # type: ignore[attr-defined]
-        tensor.set_data_from_numpy(np.arange(4, dtype=np.float32))
+        tensor = module.InferInput(name, [1, 16], "FP32")  # type: ignore[attr-defined]
+        tensor.set_data_from_numpy(np.arange(16, dtype=np.float32).reshape(1, 16))
         tensors.append(tensor)
     return tensors
 
@@ -89,7 +89,7 @@ def test_tritonclient_sends_a_key_over_http_and_grpc(server: Server, keys: KeyCo
     for module, address in ((http_client, server.http), (grpc_client, server.grpc)):
         with module.InferenceServerClient(address) as client:
             result = client.infer("add_sub", inputs(module), headers=bearer(key))
-            assert result.as_numpy("OUTPUT0").tolist() == [0, 2, 4, 6]
+            assert result.as_numpy("OUTPUT0").ravel().tolist() == list(range(0, 32, 2))
             with pytest.raises(InferenceServerException, match="an API key is required"):
                 client.infer("add_sub", inputs(module))
             with pytest.raises(InferenceServerException, match="does not have the scope"):

@@ -12,6 +12,7 @@ from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.http.load_report import Gauges
 from naiad.frontends.http.options import HttpOptions
 from naiad.keys.guard import Guard
+from naiad.keys.key_watch import KeyWatch
 from tests.fakes.core import FakeCore
 from tests.fakes.language import LanguageCore
 
@@ -29,9 +30,10 @@ async def serving(
     core: FakeCore | None = None,
     gauges: Gauges | None = None,
     guard: Guard | None = None,
+    key_watch: KeyWatch | None = None,
 ) -> AsyncIterator[HttpServer]:
     core = core or FakeCore()
-    frontend = HttpFrontend(core, options or HttpOptions(), gauges, guard)
+    frontend = HttpFrontend(core, options or HttpOptions(), gauges, guard, key_watch)
     listener = await asyncio.get_running_loop().create_server(
         frontend.protocol_factory, "127.0.0.1", 0
     )

@@ -17,6 +17,7 @@ from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.http.browser_check import BrowserCheck
 from naiad.frontends.http.generate import GenerateRoute
 from naiad.frontends.http.infer import InferRoute
+from naiad.frontends.http.keys import KeyRoutes
 from naiad.frontends.http.load_report import Gauges
 from naiad.frontends.http.metadata import MetadataRoutes
 from naiad.frontends.http.options import HttpOptions
@@ -39,6 +40,7 @@ from naiad.keys.api_class import (
     TRACE,
 )
 from naiad.keys.guard import Guard
+from naiad.keys.key_watch import KeyWatch
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.head import Head
@@ -57,9 +59,10 @@ class HttpFrontend:
         options: HttpOptions,
         gauges: Gauges | None = None,
         guard: Guard | None = None,
+        key_watch: KeyWatch | None = None,
     ) -> None:
         """`gauges` reads what models show on the metrics page. `guard` is None where nobody needs an
-        API key."""
+        API key, `key_watch` where there is no key file."""
         self._core = core
         self._options = options
         self._gauges = gauges
@@ -67,6 +70,7 @@ class HttpFrontend:
         self._forward = self._forward_headers if self._header_forward.is_on else None
         self._repository = RepositoryRoutes(core)
         self._memory = SharedMemoryRoutes(core.regions)
+        self._keys = KeyRoutes(key_watch)
         self.plans = HttpPlans() if options.fast_paths else None
         table = RouteTable(
             self._entries(),
@@ -116,6 +120,7 @@ class HttpFrontend:
             Entry("POST", "/v2/logging", LOGGING, simple(settings.update_log)),
             Entry("GET", _TRACED + "/trace/setting", TRACE, simple(settings.show_trace)),
             Entry("POST", _TRACED + "/trace/setting", TRACE, simple(settings.update_trace)),
+            *self._keys.entries(),
             *OpenAiRoutes(self._core, self._options.max_input_size).entries(),
         ]
 
@@ -129,6 +134,7 @@ class HttpFrontend:
         await self._endpoint.stop(grace_s)
         await self._repository.stop()
         await self._memory.stop()
+        await self._keys.stop()
 
     @property
     def num_connections(self) -> int:

@@ -46,9 +46,13 @@ class Entry(msgspec.Struct, frozen=True):
     is Triton's error for most routes."""
 
 
-def simple(handle: Callable[[Exchange, Names], None]) -> RouteBuilder:
+def simple(
+    handle: Callable[[Exchange, Names], None], max_body_bytes: int | None = None
+) -> RouteBuilder:
     """Builds a route whose handler needs nothing but the names in the path."""
-    return lambda _head, names: Route(lambda exchange: handle(exchange, names))
+    return lambda _head, names: Route(
+        lambda exchange: handle(exchange, names), max_body_bytes=max_body_bytes
+    )
 
 
 class RouteTable:
@@ -83,19 +87,18 @@ class RouteTable:
         return self._guarded(head, _missing(allowed), {})
 
     def _guarded(self, head: Head, entry: Entry, names: Names) -> Route:
-        refuse = refuse_openai if head.path.startswith(b"/v1") else refuse_v2
         refusal = self._browser_check.refusal(head, entry.api) or self._restricted(head, entry.api)
         if refusal is not None:
             error = refusal
-            route = Route(lambda exchange: refuse(exchange, error))
-            route.gate = ClosedGate(error)
-        else:
-            route = entry.build(head, names)
-            if self._guard is not None:
-                name = names.get("model", "")
-                hidden = entry.hidden(names) if entry.hidden is not None and name else None
-                route.gate = self._guard.gate(entry.api, read_bytes(head.headers), name, hidden)
-        route.refuse = refuse
+            route = Route(lambda exchange: refuse_v2(exchange, error))
+            route.gate, route.refuse = ClosedGate(error), refuse_v2
+            return route
+        route = entry.build(head, names)
+        if self._guard is not None:
+            name = names.get("model", "")
+            hidden = entry.hidden(names) if entry.hidden is not None and name else None
+            route.gate = self._guard.gate(entry.api, read_bytes(head.headers), name, hidden)
+            route.refuse = refuse_openai if head.path.startswith(b"/v1") else refuse_v2
         return route
 
     def _restricted(self, head: Head, api: str) -> NaiadError | None:

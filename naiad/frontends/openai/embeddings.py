@@ -80,6 +80,8 @@ class EmbeddingRun:
         except NaiadError as error:
             self._fail(error)
             return
+        if self._exchange.admission is not None:
+            self._exchange.admission.settle(self._num_tokens, 0)
         rows = [part for part in self._rows if part is not None]
         if len(rows) == len(self._rows):
             respond_json(

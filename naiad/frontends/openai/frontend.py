@@ -25,6 +25,7 @@ from naiad.frontends.openai.models import (
     find_model,
     sampling_defaults,
 )
+from naiad.frontends.token_estimate import estimate_call_tokens, estimate_text_tokens
 from naiad.ipc.generation_call import GenerationCall, generation_request
 from naiad.keys.api_class import INFERENCE, METADATA, UNCLASSIFIED
 from naiad.protocol.compression import IDENTITY, SUPPORTED, decompress
@@ -187,6 +188,8 @@ class OpenAiRoutes:
                 "model_not_supported",
             )
         requests = openai_embedding.decode_requests(body, model.spec, embedding)
+        if exchange.admission is not None and exchange.admission.needs_tokens:
+            exchange.admission.reserve(estimate_text_tokens(len(exchange.body)))
         EmbeddingRun(
             self._core, exchange, embedding, is_base64=body.encoding_format == "base64"
         ).run(requests)
@@ -201,6 +204,8 @@ class OpenAiRoutes:
         *,
         is_stream: bool,
     ) -> None:
+        if exchange.admission is not None and exchange.admission.needs_tokens:
+            exchange.admission.reserve(estimate_call_tokens(calls))
         request_id = exchange.head.headers.get(b"x-request-id", b"").decode("latin-1")
         requests = [generation_request(model.spec, call, request_id) for call in calls]
         OpenAiGeneration(self._core, exchange, writer, params, is_stream=is_stream).run(requests)

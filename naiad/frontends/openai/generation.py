@@ -15,9 +15,9 @@ from naiad.errors import NaiadError, internal
 from naiad.frontends.core import Core
 from naiad.frontends.http.response import respond_openai_error
 from naiad.frontends.submit import submit
-from naiad.ipc.generation_call import read_event
+from naiad.ipc.generation_call import GenerationEvent, read_event
 from naiad.protocol.openai.error import OpenAiError, from_core
-from naiad.protocol.openai.response_writer import GenerationWriter
+from naiad.protocol.openai.response_writer import GenerationWriter, UsageCount
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 
@@ -42,6 +42,7 @@ class OpenAiGeneration:
         self._streams: list[ResponseStream] = []
         self._num_open = 0
         self._model_name = ""
+        self._usage = UsageCount()
         self._has_event = False
         self._is_over = False
 
@@ -78,7 +79,9 @@ class OpenAiGeneration:
                 self._fail(self._translated(response.error))
                 return
             try:
-                data = self._writer.write(index, read_event(response.outputs))
+                event = read_event(response.outputs)
+                self._count_tokens(index, event)
+                data = self._writer.write(index, event)
             except NaiadError as error:
                 self._fail(self._translated(error))
                 return
@@ -92,6 +95,14 @@ class OpenAiGeneration:
             self._num_open -= 1
             if not self._num_open:
                 self._end()
+
+    def _count_tokens(self, index: int, event: GenerationEvent) -> None:
+        """Settles what the request has reserved from its key's limits."""
+        admission = self._exchange.admission
+        if admission is not None:
+            self._usage.add(index, event)
+            total = self._usage.total()
+            admission.settle(total.prompt_tokens, total.completion_tokens)
 
     def _end(self) -> None:
         if not self._has_event:

@@ -15,7 +15,7 @@ from naiad.errors import Code, NaiadError
 from naiad.frontends.core import Core
 from naiad.frontends.http.response import respond_json, respond_openai_error
 from naiad.frontends.http.routes import Names
-from naiad.ipc.generation_call import LANGUAGE_BACKENDS
+from naiad.frontends.token_estimate import is_language
 from naiad.protocol.openai.embedding import EmbeddingSpec, embedding_spec
 from naiad.protocol.openai.error import OpenAiError, bad_request, unknown_model
 from naiad.transport.http1.exchange import Exchange
@@ -109,10 +109,6 @@ def language_model(core: Core, model: Model) -> Model | None:
             inner = core.model(name)
             found += [inner] if is_language(inner) else []
     return found[0] if len(found) == 1 else None
-
-
-def is_language(model: Model) -> bool:
-    return model.config.backend in LANGUAGE_BACKENDS
 
 
 def find_embedding_spec(model: Model) -> EmbeddingSpec | None:

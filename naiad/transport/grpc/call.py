@@ -177,7 +177,7 @@ class Call:
         try:
             if self.handler is not None:
                 gate = self.head.gate
-                entrance = None if gate is None else gate.enter()
+                entrance = None if gate is None else gate.enter(self._protocol.peer)
                 if isinstance(entrance, NaiadError):
                     self.admission = None
                     self.handler.on_refusal(message, entrance)

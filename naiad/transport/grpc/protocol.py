@@ -219,7 +219,8 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             return
         admission = None
         if head.gate is not None:
-            entrance = head.gate.enter() if method.stream is None else head.gate.check()
+            is_unary = method.stream is None
+            entrance = head.gate.enter(self._transport) if is_unary else head.gate.check()
             if isinstance(entrance, NaiadError):
                 self.sender.headers(stream, refusal(entrance), end_stream=True)
                 return
@@ -407,6 +408,10 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     def count(self, cause: str) -> None:
         self.endpoint.counters.failures[cause] += 1
+
+    @property
+    def peer(self) -> asyncio.BaseTransport:
+        return self._transport
 
     def write_buffer_bytes(self) -> int:
         return self._transport.get_write_buffer_size()

@@ -6,6 +6,7 @@ call.
 
 from __future__ import annotations
 
+import base64
 import enum
 from collections.abc import Sequence
 from typing import Final, TypeAlias
@@ -99,13 +100,40 @@ def trailers_only(status: int, message: str, fields: Fields = ()) -> bytes:
 
 
 def retry_fields(error: NaiadError) -> Fields:
-    """The trailers that tell a client when to try again, as gRPC's own retries read them."""
-    if error.retry_after_s is None:
+    """The trailers that tell a client when to try again: for gRPC's own retries, and as RetryInfo
+    for programs that read the details of a status."""
+    if error.retry_after_s is None or error.code is not Code.RESOURCE_EXHAUSTED:
         return ()
     return (
         (b"retry-after", b"%d" % error.retry_after_s),
         (b"grpc-retry-pushback-ms", b"%d" % (error.retry_after_s * 1000)),
+        (b"grpc-status-details-bin", _retry_info(error, error.retry_after_s)),
     )
+
+
+_RETRY_INFO: Final = b"type.googleapis.com/google.rpc.RetryInfo"
+
+
+def _retry_info(error: NaiadError, retry_after_s: int) -> bytes:
+    """A google.rpc.Status with a google.rpc.RetryInfo, in base64 without padding."""
+    info = _delimited(1, b"\x08" + _varint(retry_after_s))
+    detail = _delimited(1, _RETRY_INFO) + _delimited(2, info)
+    message = error.message.encode("utf-8", "replace")[:MAX_MESSAGE_BYTES]
+    status = b"\x08" + _varint(STATUS[error.code]) + _delimited(2, message) + _delimited(3, detail)
+    return base64.b64encode(status).rstrip(b"=")
+
+
+def _delimited(field: int, data: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def refusal(error: NaiadError) -> bytes:

@@ -199,7 +199,7 @@ class Http1Connection(asyncio.BufferedProtocol):
                 if head is None:
                     break
             if head.route.gate is not None:
-                admission = head.route.gate.enter()
+                admission = head.route.gate.enter(self._transport)
                 if isinstance(admission, NaiadError):
                     start = self._refuse_entrance(head, admission, data, end)
                     continue

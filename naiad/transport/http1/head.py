@@ -57,6 +57,7 @@ class Head:
         "method",
         "names",
         "path",
+        "query",
         "route",
         "text",
     )
@@ -70,6 +71,8 @@ class Head:
         self.path = b""
         """The path without the query, not percent-decoded; only the path of an absolute-form
         target."""
+        self.query = b""
+        """What follows the first question mark, not decoded."""
         self.headers: dict[bytes, bytes] = {}
         """Values by lower-case name; the values of repeated fields are joined with ", "."""
         self.names: dict[bytes, bytes] = {}
@@ -158,6 +161,7 @@ def _interpret(data: bytes, parser: httptools.HttpRequestParser, collector: _Col
         raise HeadError(505, f"HTTP version {version} is not supported")
     head.is_http10 = version == "1.0"
     head.path = _path(collector.target, head.method)
+    head.query = collector.target.partition(b"#")[0].partition(b"?")[2]
     head.names = {name.lower(): name for name, _ in collector.fields}
     head.headers = _merge(collector.fields)
     _decide_framing(head)

@@ -76,6 +76,11 @@ class ResponseQueue:
         self.is_stopping = False
         """The server is shutting down: every response ends its connection."""
 
+    @property
+    def peer(self) -> asyncio.BaseTransport | None:
+        """The client's side of the connection."""
+        return self._transport
+
     def send(self, exchange: Exchange, data: bytes) -> None:
         """`data` is a part of the exchange's response, and the last part when
         `exchange.is_ended`."""

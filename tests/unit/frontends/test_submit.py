@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from naiad.core.identity import Identity
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import tensor_from_numpy
 from naiad.core.trace import TIMESTAMPS, RemoteParent, TraceGroup
 from naiad.errors import NaiadError
 from naiad.frontends.submit import submit
+from naiad.keys.account import Admission
 from tests.fakes import FakeCore
 
 
@@ -25,7 +25,7 @@ class FakeOrigin:
         self.receive_start_ns = receive_start_ns
         self.headers = headers
         self.disconnect: Callable[[], None] | None = None
-        self.identity: Identity | None = None
+        self.admission: Admission | None = None
 
     def header(self, name: str) -> str:
         return self.headers.get(name, "")

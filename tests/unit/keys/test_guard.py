@@ -23,8 +23,14 @@ def gate(guard: Guard, key: str | None, api: str = INFERENCE, model: str = "") -
     return made
 
 
+def refusal(gate: Gate) -> tuple[Code, str]:
+    entered = gate.enter()
+    assert isinstance(entered, NaiadError)
+    return entered.code, entered.message
+
+
 def outcome(gate: Gate) -> tuple[Code, str] | str:
-    """The id of the key that is let in, or the error."""
+    """The name of the key that is let in, or the error."""
     entered = gate.enter()
     if isinstance(entered, NaiadError):
         return entered.code, entered.message
@@ -101,7 +107,7 @@ def test_no_error_or_repr_contains_a_secret(ring: KeyRing) -> None:
 def test_a_scope_is_required(ring: KeyRing) -> None:
     key = ring.create("one", scopes=("metadata",))
     guard = ring.guard()
-    code, message = outcome(gate(guard, key))
+    code, message = refusal(gate(guard, key))
     assert code is Code.PERMISSION_DENIED
     assert message.endswith("does not have the scope 'inference'")
     assert outcome(gate(guard, key, UNCLASSIFIED)) == "one"
@@ -123,7 +129,7 @@ def test_a_revoked_key_fails_its_next_request(ring: KeyRing) -> None:
     assert isinstance(kept.enter_fast(), Admission)
     ring.revoke(key)
     assert kept.enter_fast() is None
-    code, message = outcome(kept)
+    code, message = refusal(kept)
     assert code is Code.UNAUTHENTICATED
     assert message.endswith("was revoked")
     assert kept.enter_fast() is None
@@ -137,7 +143,7 @@ def test_an_expired_key_fails_its_next_request(ring: KeyRing) -> None:
     assert kept.enter_fast() is not None
     ring.time.advance(minutes=1)
     assert kept.enter_fast() is None
-    assert outcome(kept)[1].endswith("has expired")
+    assert refusal(kept)[1].endswith("has expired")
 
 
 def test_the_old_secret_is_valid_for_the_grace_period(ring: KeyRing) -> None:
@@ -146,10 +152,10 @@ def test_the_old_secret_is_valid_for_the_grace_period(ring: KeyRing) -> None:
     new = ring.rotate(old, hours=1)
     assert outcome(kept) == outcome(gate(ring.guard(), new)) == "one"
     ring.time.advance(hours=1)
-    assert outcome(kept)[1].endswith("has a new secret")
+    assert refusal(kept)[1].endswith("has a new secret")
     assert outcome(gate(ring.guard(), new)) == "one"
     newest = ring.rotate(new)
-    assert outcome(gate(ring.guard(), new))[0] is Code.UNAUTHENTICATED
+    assert refusal(gate(ring.guard(), new))[0] is Code.UNAUTHENTICATED
     assert outcome(gate(ring.guard(), newest)) == "one"
 
 
@@ -158,7 +164,7 @@ def test_a_key_that_comes_back_is_valid_again(ring: KeyRing) -> None:
     kept = gate(ring.guard(), key)
     whole = ring.document
     ring.revoke(key)
-    assert outcome(kept)[0] is Code.UNAUTHENTICATED
+    assert refusal(kept)[0] is Code.UNAUTHENTICATED
     ring.table.replace(whole)
     assert outcome(kept) == "one"
 
@@ -168,8 +174,8 @@ def test_a_static_key_may_do_everything_except_manage_keys() -> None:
     guard = ring.guard()
     assert outcome(gate(guard, "first")) == outcome(gate(guard, "second")) == "--api-key"
     assert outcome(gate(guard, "second", "model-repository")) == "--api-key"
-    assert outcome(gate(guard, "second", KEYS))[0] is Code.PERMISSION_DENIED
-    assert outcome(gate(guard, "first,second"))[0] is Code.UNAUTHENTICATED
+    assert refusal(gate(guard, "second", KEYS))[0] is Code.PERMISSION_DENIED
+    assert refusal(gate(guard, "first,second"))[0] is Code.UNAUTHENTICATED
 
 
 def test_requests_are_counted_by_key(ring: KeyRing) -> None:

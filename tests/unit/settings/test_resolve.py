@@ -16,6 +16,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "api-key": ("sk-1,2", ("sk-1,2",)),
     "api-key-header": ("X-Goog-Api-Key", ("x-goog-api-key",)),
     "guarded-api": ("metrics", ("metrics",)),
+    "audit-log": ("audit.jsonl", "audit.jsonl"),
     "allowed-host": ("API.example.com", ("api.example.com",)),
     "allow-file-override": ("false", "false"),
     "id": ("naiad", "naiad"),
@@ -390,6 +391,9 @@ def test_creation_errors_are_those_of_triton() -> None:
     assert creation_error(model_repository=repository, cache_config=caches) == (
         "Invalid argument - found multiple cache configurations, but only a single cache is"
         " currently supported"
+    )
+    assert creation_error(model_repository=repository, audit_log="a") == (
+        "Invalid argument - --audit-log requires --api-key-file or --api-key"
     )
     check_creation(
         Settings(model_repository=repository, load_model=("*",), cache_config=caches[:1])

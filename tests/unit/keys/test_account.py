@@ -1,0 +1,201 @@
+"""Limits of keys, with a clock that the tests advance."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from naiad.errors import NaiadError
+from naiad.keys.account import Accounts, Admission, LimitError
+from naiad.keys.api_class import INFERENCE
+from naiad.keys.guard import Gate, read_text
+from naiad.keys.window import MinuteWindow
+from tests.fakes.keys import FakeTime, KeyRing
+
+
+def gate(ring: KeyRing, **limits: Any) -> Gate:
+    key = ring.create("limited", **limits)
+    made = ring.guard().gate(INFERENCE, read_text({"x-api-key": key}))
+    assert made is not None
+    return made
+
+
+def admitted(gate: Gate) -> Admission:
+    entered = gate.enter()
+    assert not isinstance(entered, NaiadError), entered.message
+    return entered
+
+
+def refused(gate: Gate) -> LimitError:
+    entered = gate.enter()
+    assert isinstance(entered, LimitError)
+    return entered
+
+
+@pytest.fixture
+def ring() -> KeyRing:
+    return KeyRing()
+
+
+def test_requests_per_minute(ring: KeyRing) -> None:
+    made = gate(ring, rpm_limit=3)
+    for _ in range(3):
+        admitted(made).end(200)
+    error = refused(made)
+    assert error.message.endswith("has reached its limit of 3 requests per minute")
+    assert error.retry_after_s is not None
+    assert dict(error.fields) == {
+        "x-ratelimit-limit-requests": 3,
+        "x-ratelimit-remaining-requests": 0,
+        "x-ratelimit-reset-requests": 60,
+    }
+    ring.time.advance(seconds=error.retry_after_s - 1)
+    refused(made)
+    ring.time.advance(seconds=1)
+    admitted(made)
+
+
+def test_requests_in_flight(ring: KeyRing) -> None:
+    made = gate(ring, max_parallel_requests=2)
+    first, second = admitted(made), admitted(made)
+    assert "2 requests at a time" in refused(made).message
+    first.end(200)
+    first.end(200)  # a second end changes nothing
+    third = admitted(made)
+    refused(made)
+    second.end(499)
+    third.end(500)
+    admitted(made)
+
+
+def test_tokens_are_reserved_and_settled(ring: KeyRing) -> None:
+    made = gate(ring, tpm_limit=100)
+    first = admitted(made)
+    assert first.needs_tokens
+    first.reserve(80)
+    second = admitted(made)
+    with pytest.raises(LimitError, match=r"100 tokens per minute; the request may need 30"):
+        second.reserve(30)
+    second.end(429)
+    first.settle(10, 10)
+    first.end(200)
+    third = admitted(made)
+    third.reserve(80)
+    assert b"x-ratelimit-remaining-tokens: 0\r\n" in third.header_lines()
+
+
+def test_a_request_that_uses_more_than_it_reserved_pays_for_it(ring: KeyRing) -> None:
+    made = gate(ring, tpm_limit=100)
+    first = admitted(made)
+    first.reserve(10)
+    first.settle(10, 85)
+    first.end(200)
+    with pytest.raises(LimitError):
+        admitted(made).reserve(6)
+    admitted(made).reserve(5)
+
+
+def test_a_request_larger_than_the_limit_never_fits(ring: KeyRing) -> None:
+    with pytest.raises(LimitError, match="may need 101"):
+        admitted(gate(ring, tpm_limit=100)).reserve(101)
+
+
+def test_tokens_per_day_begin_again_at_midnight(ring: KeyRing) -> None:
+    ring.time.advance(hours=23)
+    made = gate(ring, tokens_per_day=100)
+    first = admitted(made)
+    first.reserve(90)
+    first.settle(40, 60)
+    first.end(200)
+    error = refused(made)
+    assert "100 tokens per day" in error.message
+    assert error.retry_after_s == 3600
+    ring.time.advance(hours=1)
+    admitted(made).reserve(100)
+
+
+def test_a_failed_request_gives_its_reservation_back_only_if_tokens_were_counted(
+    ring: KeyRing,
+) -> None:
+    """A model of Triton's protocol reports no tokens: what was reserved counts."""
+    made = gate(ring, tpm_limit=100)
+    first = admitted(made)
+    first.reserve(60)
+    first.end(200)
+    with pytest.raises(LimitError):
+        admitted(made).reserve(60)
+
+
+def test_changed_limits_hold_for_the_next_request(ring: KeyRing) -> None:
+    key = ring.create("limited", rpm_limit=1)
+    guard = ring.guard()
+    made = guard.gate(INFERENCE, read_text({"x-api-key": key}))
+    assert made is not None
+    admitted(made)
+    refused(made)
+    document = ring.document
+    changed = tuple(_without_limit(one) for one in document.keys)
+    ring._replace(type(document)(keys=changed))
+    admitted(made)
+
+
+def _without_limit(key: Any) -> Any:
+    return msgspec.structs.replace(key, rpm_limit=None)
+
+
+@pytest.mark.parametrize("limit", [60, 500])
+def test_admitted_requests_are_within_two_percent_over_ten_minutes(limit: int) -> None:
+    """64 clients at once, each of which tries again at random times."""
+    ring, chance = KeyRing(FakeTime()), random.Random(7)
+    made = gate(ring, rpm_limit=limit)
+    count = 0
+    for _ in range(600):
+        for _ in range(64):
+            if chance.random() < 0.9 and not isinstance(made.enter(), NaiadError):
+                count += 1
+        ring.time.advance(seconds=1)
+    assert 0.98 * 10 * limit <= count <= 1.02 * 10 * limit
+
+
+def test_reserved_tokens_are_within_two_percent_over_ten_minutes() -> None:
+    ring, chance, limit = KeyRing(FakeTime()), random.Random(7), 10_000
+    made = gate(ring, tpm_limit=limit)
+    used, running = 0, list[tuple[int, Admission, int]]()
+    for second in range(600):
+        for end_s, admission, tokens in list(running):
+            if end_s <= second:
+                admission.settle(tokens // 2, tokens - tokens // 2)
+                admission.end(200)
+                used += tokens
+                running.remove((end_s, admission, tokens))
+        while len(running) < 64:
+            admission = admitted(made)
+            try:
+                admission.reserve(200)
+            except LimitError:
+                admission.end(429)
+                break
+            running.append((second + chance.randint(1, 5), admission, chance.randint(20, 200)))
+        ring.time.advance(seconds=1)
+    assert 0.98 * 10 * limit <= used <= 1.02 * 10 * limit
+
+
+def test_a_clock_that_is_set_back_keeps_no_minute_open() -> None:
+    window = MinuteWindow()
+    window.add(1000.0, 5)
+    assert window.used(1059.0) == 5
+    assert window.used(900.0) == 0
+    assert window.wait_s(900.0, 5, 5) == 0
+
+
+def test_accounts_outlive_changes_of_a_key(ring: KeyRing) -> None:
+    accounts = Accounts(ring.time)
+    ring.create("one")
+    (identity,) = ring.table.identities()
+    account = accounts.of(identity)
+    ring.create("two")
+    again = next(one for one in ring.table.identities() if one.name == "one")
+    assert accounts.of(again) is account
