@@ -1,4 +1,4 @@
-"""How many tokens a request may use, as far as the server can tell before a worker has tokenized it.
+"""How many tokens a request may use, as far as the server knows before a worker has tokenized it.
 
 The estimate is reserved from the limits of an API key. Endpoints that learn the real numbers settle
 it when the request ends.

@@ -1,5 +1,5 @@
-"""What each key uses, and its limits: requests and tokens per minute, requests in flight, tokens per
-day.
+"""What each key uses, and its limits: requests and tokens per minute, requests in flight, and
+tokens per day.
 
 In:  admissions and refusals of the guard; tokens from the endpoints of language models. Out:
      LimitError; counters for metrics and `naiad key usage`.

@@ -11,8 +11,8 @@ DAY_S = 86400
 
 
 class MinuteWindow:
-    """Counts within a minute. The minute begins with the first amount after the last one is over, as
-    in OpenAI's and LiteLLM's limits, so that a client knows when it has everything again."""
+    """Counts within a minute, which begins with the first amount after the last minute is over. A
+    client therefore knows when it has everything again."""
 
     __slots__ = ("_amount", "_start_s")
 

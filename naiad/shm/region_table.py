@@ -4,8 +4,8 @@ In:  registrations, removals and status queries of the shared memory extension; 
      decoded requests.
 Out: RegionLease.
 Rule: a region belongs to the API key that registered it: other keys neither see nor use it, and may
-      use the same name. A region stays open until the last request that uses it has its response. Nothing is mapped
-      (region.py).
+      use the same name. A region stays open until the last request that uses it has its
+      response. Nothing is mapped (region.py).
 """
 
 from __future__ import annotations

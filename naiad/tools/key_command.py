@@ -1,4 +1,4 @@
-"""`naiad key`: create, list, show, revoke and rotate the API keys of a key file, and show their use.
+"""`naiad key`: create, list, show, revoke and rotate the API keys of a file, and show their use.
 
 In:  the key file, which a server may be using at the same time. Out: the changed file; a running
      server follows within a second. The secret of a new key is printed once, alone on stdout, so

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from naiad.errors import NaiadError
 from naiad.keys.api_class import INFERENCE
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
@@ -67,6 +68,9 @@ class Listening:
 
     def on_message(self, message: Buffer) -> None:
         self.messages.append(message)
+
+    def on_refusal(self, message: Buffer, error: NaiadError) -> None:
+        raise AssertionError("nothing is refused here")
 
     def on_half_close(self) -> None:
         self.call.finish(Status.OK)

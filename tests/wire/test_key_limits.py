@@ -1,4 +1,4 @@
-"""Limits of keys over the wire: statuses, headers and bodies, over HTTP, OpenAI's routes and gRPC."""
+"""Limits of keys over the wire: statuses, headers and bodies, over HTTP, OpenAI and gRPC."""
 
 from __future__ import annotations
 

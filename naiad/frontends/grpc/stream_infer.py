@@ -95,8 +95,8 @@ class RequestStream:
             self._reject(error, request.id)
 
     def on_refusal(self, message: Buffer, error: NaiadError) -> None:
-        """A request beyond a limit is an error message of the stream, which may go on; a key that is
-        no longer valid ends the stream and its requests."""
+        """A request beyond a limit is an error message of the stream, which may go on; a key that
+        is no longer valid ends the stream and its requests."""
         identity = grpc_codec.identify(message) if error.code is Code.RESOURCE_EXHAUSTED else None
         if identity is None:
             self._call.abort(STATUS[error.code], error.message, retry_fields(error))

@@ -61,8 +61,8 @@ class HttpFrontend:
         guard: Guard | None = None,
         key_watch: KeyWatch | None = None,
     ) -> None:
-        """`gauges` reads what models show on the metrics page. `guard` is None where nobody needs an
-        API key, `key_watch` where there is no key file."""
+        """`gauges` reads what models show on the metrics page. `guard` is None where nobody needs
+        an API key, `key_watch` where there is no key file."""
         self._core = core
         self._options = options
         self._gauges = gauges
