@@ -37,6 +37,7 @@ from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.metrics import MetricsFrontend
 from naiad.instances.heartbeat import HEARTBEAT_NS
 from naiad.instances.template_process import Templates
+from naiad.keys.unmatched import unmatched_patterns
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.page import MetricsPage
 from naiad.repository.check.layout import layout_hints
@@ -97,6 +98,8 @@ class Server:
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._listeners: list[asyncio.Server] = []
         self._last_signal_s = -math.inf
+        self._unmatched: set[tuple[str, str]] = set()
+        """Patterns of keys that match no model, of which the log has warned."""
         self.reread = Reread()
         """What SIGHUP reads again."""
         self._failed = ""
@@ -150,6 +153,9 @@ class Server:
                 self._print_addresses(dict(services))
                 if self._failed:
                     log.error(self._failed)
+                self._warn_of_patterns()
+                if self._keys is not None and self._keys.watch is not None:
+                    self._keys.watch.on_read = self._warn_of_patterns
                 if warning := exposure_warning(settings):
                     log.warning(warning)
                 await self._signals.get()
@@ -367,6 +373,20 @@ class Server:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    def _warn_of_patterns(self) -> None:
+        """Warns once of each pattern of a key that matches no model."""
+        if self._keys is None:
+            return
+        names = {row.name for row in self._core.repository_index(ready_only=False)}
+        found = unmatched_patterns(self._keys.guard.table.identities(), names)
+        for key_id, pattern in found:
+            if (key_id, pattern) not in self._unmatched:
+                log.warning(
+                    f"API key '{key_id}': the pattern '{pattern}' in its models matches no model "
+                    f"of this server, which has {', '.join(sorted(names)[:20]) or 'none'}"
+                )
+        self._unmatched = set(found)
 
     @contextlib.asynccontextmanager
     async def _key_updates(self) -> AsyncIterator[None]:

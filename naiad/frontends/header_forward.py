@@ -24,8 +24,10 @@ _RESERVED = frozenset(
 
 
 class HeaderForward:
-    def __init__(self, pattern: str) -> None:
-        """An empty pattern forwards nothing."""
+    def __init__(self, pattern: str, secrets: Iterable[str] = ()) -> None:
+        """An empty pattern forwards nothing. `secrets` are lower-case names of headers that hold
+        API keys: no model sees them."""
+        self._secrets = frozenset(secrets)
         # Triton ignores case unless the pattern begins with (?-i), which Python writes differently.
         flags = 0 if pattern.startswith(_CASE_SENSITIVE) else re.IGNORECASE
         self._pattern = re.compile(pattern.removeprefix(_CASE_SENSITIVE), flags)
@@ -37,7 +39,7 @@ class HeaderForward:
             return {}
         selected: dict[str, ParameterValue] = {}
         for name, value in headers:
-            if self._pattern.search(name) is None:
+            if self._pattern.search(name) is None or name.lower() in self._secrets:
                 continue
             if name.startswith("triton_") or name in _RESERVED:
                 raise invalid_arg(

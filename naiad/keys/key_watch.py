@@ -31,6 +31,8 @@ class KeyWatch:
         self.is_good = True
         """False while the file cannot be read."""
         self.num_failures = 0
+        self.on_read: Callable[[], None] | None = None
+        """Called after the table has followed the file."""
         self._stamp: _Stamp | None = None
         self._is_due = asyncio.Event()
 
@@ -78,6 +80,8 @@ class KeyWatch:
         self.is_good = True
         self.table.replace(document)
         log.info(f"read {len(document.keys)} API keys from '{self.file.path}'")
+        if self.on_read is not None:
+            self.on_read()
 
     def _read_stamp(self) -> _Stamp | None:
         try:

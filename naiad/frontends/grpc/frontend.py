@@ -67,7 +67,9 @@ class GrpcFrontend:
         self._guard = guard
         self._core = core
         self._slow = SlowCalls()
-        self._headers = HeaderForward(self.options.header_forward_pattern)
+        self._headers = HeaderForward(
+            self.options.header_forward_pattern, () if guard is None else guard.header_names
+        )
         self.plans = MessagePlans(core) if self.options.fast_paths else None
         # Forwarded headers become parameters of the request, so the full path must see them.
         has_fast_path = self.plans is not None and not self._headers.is_on

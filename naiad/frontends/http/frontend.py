@@ -66,7 +66,9 @@ class HttpFrontend:
         self._core = core
         self._options = options
         self._gauges = gauges
-        self._header_forward = HeaderForward(options.header_forward_pattern)
+        self._header_forward = HeaderForward(
+            options.header_forward_pattern, () if guard is None else guard.header_names
+        )
         self._forward = self._forward_headers if self._header_forward.is_on else None
         self._repository = RepositoryRoutes(core)
         self._memory = SharedMemoryRoutes(core.regions)

@@ -43,3 +43,9 @@ def test_forwarded_headers_are_added_to_a_copy_of_the_parameters() -> None:
     HeaderForward("x").apply(request, {"x": "2", "y": "3"})
     assert request.parameters == {"a": 1, "x": "2"}
     assert shared == {"a": 1}
+
+
+def test_headers_that_hold_keys_are_never_forwarded() -> None:
+    forward = HeaderForward(".*", ("authorization", "x-api-key"))
+    headers = [("Authorization", "Bearer secret"), ("X-API-Key", "secret"), ("other", "1")]
+    assert forward.select(headers) == {"other": "1"}

@@ -1,7 +1,12 @@
 import pytest
 
 from naiad import log
-from naiad.frontends.metrics import MetricsResponse, respond
+from naiad.errors import NaiadError
+from naiad.frontends.metrics import MetricsFrontend, MetricsResponse, respond
+from naiad.keys.api_class import METRICS
+from naiad.transport.http1.head import parse_head
+from naiad.transport.http1.limits import Http1Limits
+from tests.fakes.keys import KeyRing
 
 
 def page() -> bytes:
@@ -39,3 +44,12 @@ def test_a_page_that_fails_is_a_500_and_a_line_in_the_log(
     )
     assert log.flush(10)
     assert "ZeroDivisionError" in capfd.readouterr().err
+
+
+def test_metrics_need_a_key_only_where_they_are_guarded() -> None:
+    ring = KeyRing()
+    head = parse_head(b"GET /metrics HTTP/1.1\r\n\r\n", Http1Limits())
+    assert MetricsFrontend(bytes, ring.guard()).route(head).gate is None
+    guarded = MetricsFrontend(bytes, ring.guard(guarded_apis=frozenset((METRICS,)))).route(head)
+    assert guarded.gate is not None
+    assert isinstance(guarded.gate.enter(), NaiadError)
