@@ -33,6 +33,8 @@ class ModelSpec(msgspec.Struct, frozen=True):
     inputs: dict[str, TensorSpec]
     outputs: dict[str, TensorSpec]
     is_decoupled: bool = False
+    shows_api_key: bool = False
+    """The model sees the id and the metadata of the API key of each request."""
 
 
 class ServerMetadata(msgspec.Struct, frozen=True):

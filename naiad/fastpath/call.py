@@ -81,7 +81,9 @@ def serving_model(core: FastInference, plan: Plan) -> Model | None:
         return None
     if model is plan.model:
         return model
-    if plan.model is not None or plan.is_retired or model.spec.is_decoupled:
+    if plan.model is not None or plan.is_retired:
+        return None
+    if model.spec.is_decoupled or model.spec.shows_api_key:
         return None
     return model
 

@@ -71,7 +71,7 @@ def submit(
     before the first response is delivered: a model may respond before this function returns.
     """
     if origin.admission is not None:
-        _authorize(core, request, origin.admission)
+        _authorize(core, request, origin.admission, model)
     group = start_trace(core.tracing, request, origin) if core.tracing.is_on else None
     if group is None:
         stream = core.infer(request, model)
@@ -90,16 +90,21 @@ def submit(
     return stream
 
 
-def _authorize(core: Inference, request: InferRequest, admission: Admission) -> None:
+def _authorize(
+    core: Inference, request: InferRequest, admission: Admission, model: Model | None
+) -> None:
     """Raises NaiadError for a model that the key may not see, and for tokens beyond its limits."""
     identity = request.identity = admission.identity
     admission.note_model(request.model_name)
     if not identity.may_see(request.model_name):
         raise unknown_model(request.model_name)
-    if admission.needs_tokens:
+    if model is None:
         model = core.model(request.model_name, request.model_version)
-        if is_language(model):
-            admission.reserve(estimate_tokens(request))
+    if admission.needs_tokens and is_language(model):
+        admission.reserve(estimate_tokens(request))
+    if model.spec.shows_api_key:
+        shown = {f"api_key_{name}": value for name, value in identity.metadata.items()}
+        request.parameters = {**request.parameters, **shown, "api_key_id": identity.key_id}
 
 
 def start_trace(tracing: Tracing, request: InferRequest, origin: Origin) -> TraceGroup | None:

@@ -29,6 +29,10 @@ from naiad.shm.arena import Arena
 SLOT_IDLE_NS = 30_000_000_000
 
 
+SHOW_API_KEY = "show_api_key"
+"""A parameter of the config: requests tell the model which API key they came with."""
+
+
 class Model:
     def __init__(
         self,
@@ -209,7 +213,13 @@ def build_spec(
         {io.name: tensor(io, []) for io in config.input},
         {io.name: tensor(io, _labels(model_dir, io.label_filename)) for io in config.output},
         config.model_transaction_policy.decoupled,
+        _is_true(config, SHOW_API_KEY),
     )
+
+
+def _is_true(config: ModelConfig, parameter: str) -> bool:
+    value = config.parameters[parameter].string_value if parameter in config.parameters else ""
+    return value.strip().lower() in ("true", "1", "yes", "on")
 
 
 def _labels(model_dir: Path, file_name: str) -> list[str]:

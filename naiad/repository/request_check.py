@@ -40,8 +40,11 @@ class RequestCheck:
         self._rules = {name: _rule(tensor) for name, tensor in spec.inputs.items()}
         self._num_required = sum(not tensor.is_optional for tensor in spec.inputs.values())
         self._is_batched = spec.max_batch_size > 0
-        self._has_strings = any(rule.element_bytes == 0 for rule in self._rules.values())
-        """The check reads the data of strings, so it accepts no signature for good."""
+        self._needs_each = spec.shows_api_key or any(
+            rule.element_bytes == 0 for rule in self._rules.values()
+        )
+        """No signature is accepted for good: the check reads the data of strings, and the API key
+        of a request becomes one of its parameters."""
 
     def check(self, request: InferRequest) -> None:
         """Sets `batch_size`. Raises NaiadError."""
@@ -54,8 +57,8 @@ class RequestCheck:
             request.batch_size = signature.batch_size
         else:
             self._check(request)
-            signature.accepted_by = None if self._has_strings else self
-            if not self._has_strings:
+            signature.accepted_by = None if self._needs_each else self
+            if not self._needs_each:
                 signature.sizes = [len(tensor.data) for tensor in request.inputs]
                 signature.batch_size = request.batch_size
 

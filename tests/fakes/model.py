@@ -89,7 +89,7 @@ class EveryRequest(RequestCheck):
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__(spec)
-        self._has_strings = True
+        self._needs_each = True
 
 
 def respond(

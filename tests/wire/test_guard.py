@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,6 +17,7 @@ from naiad.keys.key import ApiKey
 from naiad.pb import grpc_service_pb2 as pb
 from tests.entrances import Entrance, http_entrances, rpc_entrances
 from tests.fakes.keys import KeyRing
+from tests.fakes.model import FakeModel
 from tests.wire.grpc_rig import Rig
 from tests.wire.http_client import Client, on_uvloop
 from tests.wire.http_rig import language_server, serving
@@ -370,3 +372,35 @@ def test_the_ring_is_what_it_says(ring: Ring) -> None:
         "revoked": "revoked",
         "other model": "active",
     }
+
+
+# What models see.
+
+
+@on_uvloop
+async def test_a_model_that_asks_for_it_sees_the_key() -> None:
+    ring = Ring()
+    key = ring.create("team", metadata={"team": "red"})
+    async with serving(guard=ring.guard()) as server:
+        spec = msgspec.structs.replace(server.core.models["add_sub"].spec, shows_api_key=True)
+        server.core.models["add_sub"] = FakeModel(spec)
+        client = await Client.connect(server.port)
+        for sender in (key, key, ring.good, key, key):
+            client.send(binary_request(sender))
+            assert (await client.read()).status == 200
+        seen = [request.parameters for request in server.core.requests]
+        mine = {"api_key_id": key[9:17], "api_key_team": "red"}
+        assert seen == [mine, mine, {"api_key_id": ring.good[9:17]}, mine, mine]
+        assert server.core.num_validated == 0
+        await client.close()
+
+
+async def test_a_model_that_asks_for_it_sees_the_key_over_grpc(ring: Ring, rig: Rig) -> None:
+    spec = msgspec.structs.replace(rig.core.models["add_sub"].spec, shows_api_key=True)
+    rig.core.models["add_sub"] = FakeModel(spec)
+    for _ in range(6):
+        call = await rig.unary("ModelInfer", add_sub().SerializeToString(), bearer(ring.good))
+        assert call.status == 0
+    assert [request.parameters for request in rig.core.requests] == [
+        {"api_key_id": ring.good[9:17]}
+    ] * 6

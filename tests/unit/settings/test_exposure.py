@@ -59,4 +59,4 @@ def test_host_is_checked_on_this_machine_only_and_where_names_are_listed() -> No
     assert allowed_hosts(Settings()) == frozenset()
     assert allowed_hosts(Settings(**ANYWHERE)) is None
     assert allowed_hosts(Settings(api_key=("x",))) is None
-    assert allowed_hosts(Settings(**ANYWHERE, allowed_host=("a",))) == {"a"}
+    assert allowed_hosts(Settings(**ANYWHERE, allowed_host=("a",))) == frozenset(("a",))
