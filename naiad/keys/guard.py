@@ -61,13 +61,16 @@ class Guard:
         header: Callable[[str], bytes | None],
         model_name: str = "",
         hidden: NaiadError | None = None,
+        *,
+        counts_tokens: bool = False,
     ) -> Gate | None:
         """Returns None for an API that is open. `header` reads a header of the request by its
-        lower-case name. `hidden` is the error for a model that the key may not see."""
+        lower-case name. `hidden` is the error for a model that the key may not see.
+        `counts_tokens` is True for an endpoint that reports the tokens of its requests."""
         check_class(api, "a request")
         if api in self._open_apis:
             return None
-        return Gate(self, api, self._credential(header), model_name, hidden)
+        return Gate(self, api, self._credential(header), model_name, hidden, counts_tokens)
 
     def _credential(self, header: Callable[[str], bytes | None]) -> Credential | None:
         """None if the request has no key. Where several headers could hold one, a key of ours
@@ -92,6 +95,7 @@ class Gate:
     __slots__ = (
         "_account",
         "_api",
+        "_counts_tokens",
         "_credential",
         "_generation",
         "_guard",
@@ -110,8 +114,10 @@ class Gate:
         credential: Credential | None,
         model_name: str,
         hidden: NaiadError | None,
+        counts_tokens: bool,
     ) -> None:
         self._guard = guard
+        self._counts_tokens = counts_tokens
         self._api = api
         self._credential = credential
         self._model_name = model_name
@@ -132,7 +138,7 @@ class Gate:
             return self._refuse(admission, peer)
         account = self._account
         assert account is not None
-        if account.is_plain:
+        if account.is_plain and not self._counts_tokens:
             account.num_requests += 1
             return admission
         entered = account.admit(admission.identity, self._facts(peer))

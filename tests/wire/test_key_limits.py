@@ -154,3 +154,23 @@ async def test_a_limit_is_an_error_message_of_a_stream_that_goes_on() -> None:
     assert errors[1].endswith("has reached its limit of 1 requests per minute")
     assert call.status == 0
     await rig.close()
+
+
+@on_uvloop
+async def test_tokens_of_keys_without_limits_are_counted() -> None:
+    ring = KeyRing()
+    key = ring.create("one")
+    guard = ring.guard()
+    async with language_server(guard) as (core, server):
+        client = await Client.connect(server.port)
+        client.request("POST", "/v1/chat/completions", _json(CHAT), bearer(key))
+        _, held = await core.next_call()
+        piece = CompletionPiece(0, "x", [1], None, "stop")
+        respond(held.request, held.stream, [event_tensor(GenerationEvent([piece], 9, 0, 1))])
+        reply = await client.read()
+        assert reply.status == 200
+        assert not [name for name in reply.headers if name.startswith("x-ratelimit")]
+        (account,) = guard.accounts.all()
+        assert (account.num_prompt_tokens, account.num_output_tokens) == (9, 1)
+        assert (account.num_requests, account.num_parallel) == (1, 0)
+        await client.close()

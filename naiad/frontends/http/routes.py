@@ -97,8 +97,11 @@ class RouteTable:
         if self._guard is not None:
             name = names.get("model", "")
             hidden = entry.hidden(names) if entry.hidden is not None and name else None
-            route.gate = self._guard.gate(entry.api, read_bytes(head.headers), name, hidden)
-            route.refuse = refuse_openai if head.path.startswith(b"/v1") else refuse_v2
+            is_openai = head.path.startswith(b"/v1")
+            route.gate = self._guard.gate(
+                entry.api, read_bytes(head.headers), name, hidden, counts_tokens=is_openai
+            )
+            route.refuse = refuse_openai if is_openai else refuse_v2
         return route
 
     def _restricted(self, head: Head, api: str) -> NaiadError | None:
