@@ -77,12 +77,13 @@ class ResponseIterator:
 def execute_call(
     model_name: str, model_version: int, request: WorkRequest, is_decoupled: bool
 ) -> InferenceResponse | ResponseIterator:
-    """Waits for the response, or returns an iterator at once if the call is decoupled."""
+    """Waits for the response. If the call is decoupled, waits for the first of its responses and
+    returns an iterator."""
     try:
         call = _start(model_name, model_version, request, is_decoupled, not is_decoupled)
-        if is_decoupled:
-            return ResponseIterator(call)
         response, is_final = call.next()
+        if is_decoupled:
+            return _begun(call, response, is_final)
         while not is_final:
             later, is_final = call.next()
             response = response or later
@@ -109,10 +110,10 @@ def await_call(
 
 
 async def _await(call: Call, is_decoupled: bool) -> InferenceResponse | ResponseIterator:
-    if is_decoupled:
-        return ResponseIterator(call)
     try:
         response, is_final = await call.anext()
+        if is_decoupled:
+            return _begun(call, response, is_final)
         while not is_final:
             later, is_final = await call.anext()
             response = response or later
@@ -122,6 +123,12 @@ async def _await(call: Call, is_decoupled: bool) -> InferenceResponse | Response
         call.cancel()
         raise
     return _single(response)
+
+
+def _begun(call: Call, response: WorkResponse | None, is_final: bool) -> ResponseIterator:
+    iterator = ResponseIterator(call)
+    iterator._add(response, is_final)
+    return iterator
 
 
 def _start(

@@ -9,16 +9,17 @@ from typing import Any
 
 from naiad.backends.python.error import TritonModelException, signature_error
 from naiad.backends.python.instance import current
-from naiad.backends.python.wire_text import wire_text
+from naiad.backends.python.wire_text import as_text, wire_text
 from naiad.errors import NaiadError
 from naiad.ipc.work import ControlOperation
 
 
-def load_model(model_name: str, config: str = "", files: Any = None) -> None:
+def load_model(model_name: str | bytes, config: str | bytes = "", files: Any = None) -> None:
     """Loads a model and waits until it is loaded.
 
     `files` is {"file:<path>": contents} and requires `config`.
     """
+    model_name, config = as_text(model_name), as_text(config)
     if not isinstance(model_name, str) or not isinstance(config, str):
         raise signature_error(
             "load_model(model_name: str, config: str = '', files: dict = None)",
@@ -35,8 +36,9 @@ def load_model(model_name: str, config: str = "", files: Any = None) -> None:
     _control(operation, "Failed to load model")
 
 
-def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+def unload_model(model_name: str | bytes, unload_dependents: bool = False) -> None:
     """Returns when unloading has begun."""
+    model_name = as_text(model_name)
     if not isinstance(model_name, str) or not isinstance(unload_dependents, bool):
         raise signature_error(
             "unload_model(model_name: str, unload_dependents: bool = False)",
@@ -51,8 +53,9 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     )
 
 
-def is_model_ready(model_name: str, model_version: str = "") -> bool:
+def is_model_ready(model_name: str | bytes, model_version: str | bytes = "") -> bool:
     """An empty version means the latest."""
+    model_name, model_version = as_text(model_name), as_text(model_version)
     if not isinstance(model_name, str) or not isinstance(model_version, str):
         raise signature_error(
             "is_model_ready(model_name: str, model_version: str = '')", model_name, model_version
@@ -71,6 +74,8 @@ def get_model_dir() -> str:
 def _check_files(model_name: str, files: Any) -> dict[str, bytes]:
     if files is None:
         return {}
+    if isinstance(files, dict):
+        files = {as_text(path): contents for path, contents in files.items()}
     if not isinstance(files, dict) or not all(isinstance(path, str) for path in files):
         raise TritonModelException(
             f"failed to load model '{model_name}', files should be a dictionary of file paths and "

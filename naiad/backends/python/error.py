@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import ClassVar
 
-from naiad.backends.python.wire_text import wire_text
+from naiad.backends.python.wire_text import as_text, wire_text
 from naiad.errors import Code
 from naiad.ipc.work import WorkError
 
@@ -47,7 +47,8 @@ class TritonError:
     ALREADY_EXISTS: ClassVar = ErrorCode.ALREADY_EXISTS
     CANCELLED: ClassVar = ErrorCode.CANCELLED
 
-    def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+    def __init__(self, message: str | bytes, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        message = as_text(message)
         if not isinstance(message, str) or not isinstance(code, ErrorCode):
             raise signature_error(
                 "TritonError(message: str, code: ErrorCode = TritonError.INTERNAL)", message, code

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeAlias
 
 from naiad.backends.python.error import signature_error
 from naiad.backends.python.instance import current
-from naiad.backends.python.wire_text import wire_text
+from naiad.backends.python.wire_text import as_text, wire_text
 
 
 class LogLevel(enum.IntEnum):
@@ -34,7 +34,7 @@ class Logger:
     VERBOSE: ClassVar = LogLevel.VERBOSE
 
     @staticmethod
-    def log(message: str, level: _Level = LogLevel.INFO) -> None:
+    def log(message: str | bytes, level: _Level = LogLevel.INFO) -> None:
         if not isinstance(level, _Level):
             raise signature_error(
                 "Logger.log(message: str, level: Logger.LogLevel = Logger.INFO)", message, level
@@ -42,23 +42,24 @@ class Logger:
         _log("log", level, message)
 
     @staticmethod
-    def log_info(message: str) -> None:
+    def log_info(message: str | bytes) -> None:
         _log("log_info", LogLevel.INFO, message)
 
     @staticmethod
-    def log_warn(message: str) -> None:
+    def log_warn(message: str | bytes) -> None:
         _log("log_warn", LogLevel.WARNING, message)
 
     @staticmethod
-    def log_error(message: str) -> None:
+    def log_error(message: str | bytes) -> None:
         _log("log_error", LogLevel.ERROR, message)
 
     @staticmethod
-    def log_verbose(message: str) -> None:
+    def log_verbose(message: str | bytes) -> None:
         _log("log_verbose", LogLevel.VERBOSE, message)
 
 
-def _log(function: str, level: LogLevel, message: str) -> None:
+def _log(function: str, level: LogLevel, message: str | bytes) -> None:
+    message = as_text(message)
     if not isinstance(message, str):
         raise signature_error(f"Logger.{function}(message: str)", message)
     caller = sys._getframe(2)

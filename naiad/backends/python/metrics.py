@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from naiad.backends.python.error import TritonModelException, signature_error
 from naiad.backends.python.instance import Instance, current, from_finalizer
-from naiad.backends.python.wire_text import wire_text
+from naiad.backends.python.wire_text import as_text, wire_text
 from naiad.errors import NaiadError
 from naiad.metrics.operation import MetricOperation
 
@@ -44,7 +44,8 @@ class MetricFamily:
     GAUGE: ClassVar = MetricKind.GAUGE
     HISTOGRAM: ClassVar = MetricKind.HISTOGRAM
 
-    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+    def __init__(self, name: str | bytes, description: str | bytes, kind: MetricKind) -> None:
+        name, description = as_text(name), as_text(description)
         if (
             not isinstance(name, str)
             or not isinstance(description, str)

@@ -38,6 +38,7 @@ from naiad.backends.python.sender import (
     InferenceResponseSender,
 )
 from naiad.backends.python.tensor import Tensor
+from naiad.backends.python.wire_text import as_text
 from naiad.ipc.work import SEQUENCE_END, SEQUENCE_START
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = SEQUENCE_START
@@ -82,31 +83,44 @@ __all__ = [
 ]
 
 
-def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+def get_input_tensor_by_name(
+    inference_request: InferenceRequest, name: str | bytes
+) -> Tensor | None:
     tensors: list[Tensor] = inference_request._inputs or inference_request._tensors()
     for tensor in tensors:
         if tensor._name == name:
             return tensor
-    return None
+    return _named(tensors, name)
 
 
-def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
-    for tensor in inference_response._outputs:
-        if tensor._name == name:
-            return tensor
-    return None
+def get_output_tensor_by_name(
+    inference_response: InferenceResponse, name: str | bytes
+) -> Tensor | None:
+    return _named(inference_response._outputs, name)
 
 
-def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    return next(
-        (tensor for tensor in model_config.get("input", ()) if tensor["name"] == name), None
-    )
+def _named(tensors: list[Tensor], name: str | bytes) -> Tensor | None:
+    name = as_text(name)
+    return next((tensor for tensor in tensors if tensor._name == name), None)
 
 
-def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
-    return next(
-        (tensor for tensor in model_config.get("output", ()) if tensor["name"] == name), None
-    )
+def get_input_config_by_name(
+    model_config: dict[str, Any], name: str | bytes
+) -> dict[str, Any] | None:
+    return _config_named(model_config, "input", name)
+
+
+def get_output_config_by_name(
+    model_config: dict[str, Any], name: str | bytes
+) -> dict[str, Any] | None:
+    return _config_named(model_config, "output", name)
+
+
+def _config_named(
+    model_config: dict[str, Any], kind: str, name: str | bytes
+) -> dict[str, Any] | None:
+    name = as_text(name)
+    return next((tensor for tensor in model_config.get(kind, ()) if tensor["name"] == name), None)
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:

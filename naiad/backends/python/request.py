@@ -19,7 +19,7 @@ from naiad.backends.python.parameters import check_parameters, encode_parameters
 from naiad.backends.python.response import InferenceResponse
 from naiad.backends.python.sender import InferenceResponseSender
 from naiad.backends.python.tensor import Tensor, encode_tensor, received_tensor
-from naiad.backends.python.wire_text import wire_text
+from naiad.backends.python.wire_text import as_text, wire_text
 from naiad.ipc.work import WorkRequest
 
 TRITONSERVER_REQUEST_RELEASE_ALL = 1
@@ -95,11 +95,11 @@ class InferenceRequest:
 
     def __init__(
         self,
-        request_id: str = "",
+        request_id: str | bytes = "",
         correlation_id: int | str = 0,
         inputs: Sequence[Tensor] | None = None,
-        requested_output_names: Sequence[str] | None = None,
-        model_name: str | None = None,
+        requested_output_names: Sequence[str | bytes] | None = None,
+        model_name: str | bytes | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -107,6 +107,9 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: Any = None,
     ) -> None:
+        request_id, model_name = as_text(request_id), as_text(model_name)
+        if isinstance(requested_output_names, (list, tuple)):
+            requested_output_names = [as_text(name) for name in requested_output_names]
         names = (
             request_id,
             correlation_id,

@@ -17,7 +17,7 @@ from naiad.backends import dlpack
 from naiad.backends.cuda_copy import CudaError, copy_to_host
 from naiad.backends.dlpack import ForeignTensor
 from naiad.backends.python.error import TritonModelException, signature_error
-from naiad.backends.python.wire_text import wire_text
+from naiad.backends.python.wire_text import as_text, wire_text
 from naiad.core.byte_strings import decode_byte_strings, encode_byte_strings
 from naiad.core.datatype import BY_NUMPY, DATATYPES
 from naiad.ipc.work import WorkTensor
@@ -52,7 +52,9 @@ class Tensor:
     _foreign: ForeignTensor | None
     """Memory that numpy cannot represent, because it is BF16 or on a device."""
 
-    def __init__(self, name: str, array: Array) -> None:
+    def __init__(self, name: str | bytes, array: Array) -> None:
+        if name.__class__ is not str:
+            name = as_text(name)
         if not isinstance(array, _ndarray) or not isinstance(name, str):
             raise signature_error("Tensor(name: str, array: numpy.ndarray)", name, array)
         if not name:
@@ -70,8 +72,9 @@ class Tensor:
             self._array = None
 
     @staticmethod
-    def from_dlpack(name: str, tensor: Any) -> Tensor:
+    def from_dlpack(name: str | bytes, tensor: Any) -> Tensor:
         """Takes ownership of a capsule, or of an object with `__dlpack__`, without a copy."""
+        name = as_text(name)
         if not isinstance(name, str):
             raise signature_error("Tensor.from_dlpack(name: str, tensor: object)", name, tensor)
         if not name:

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+
+def as_text(value: Any) -> Any:
+    """Decodes UTF-8 bytes, which Triton's API accepts wherever it accepts a `str`. Any other value
+    is returned as it is. Raises UnicodeDecodeError."""
+    return value.decode() if isinstance(value, (bytes, bytearray)) else value
+
 
 def wire_text(text: str) -> str:
     """Converts subclasses of `str`, such as numpy's, to `str`, and lone surrogates to "?".

@@ -22,7 +22,7 @@ from naiad.ipc.work import (
     WorkResponse,
     WorkTensor,
 )
-from tests.unit.backends.fake_runtime import WAIT_S, Events, FakeRuntime
+from tests.unit.backends.fake_runtime import WAIT_S, Events, FakeCall, FakeRuntime
 from tests.unit.backends.models import request as work_request
 
 
@@ -175,6 +175,59 @@ def test_decoupled(instance: Instance, runtime: FakeRuntime) -> None:
     )
     with pytest.raises(StopIteration, match="Iteration is done for the responses"):
         next(responses)
+
+
+def test_a_decoupled_call_completes_with_its_first_response(
+    instance: Instance, runtime: FakeRuntime
+) -> None:
+    runtime.answer_call = lambda request: stream((None, True))
+    responses = call().exec(decoupled=True)
+    assert len(runtime.calls[0].events) == 2, "the first of three has been received"
+    assert [values(response) for response in responses] == [[1], [2], []]
+    runtime.answer_call = lambda request: [(None, True)]
+    responses = call().exec(decoupled=True)
+    assert runtime.calls[1].events == [], "the end counts as well"
+    assert [values(response) for response in responses] == [[]]
+
+
+async def test_an_awaited_decoupled_call_completes_with_its_first_response(
+    instance: Instance, runtime: FakeRuntime
+) -> None:
+    arrived = asyncio.Event()
+
+    class Slow(FakeCall):
+        async def anext(self) -> tuple[WorkResponse | None, bool]:
+            await arrived.wait()
+            return await super().anext()
+
+    runtime.call = lambda request: Slow(stream((None, True)))  # type: ignore[method-assign]
+    waiting = asyncio.ensure_future(call().async_exec(decoupled=True))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done(), "the loop runs while the call waits"
+    arrived.set()
+    responses = await waiting
+    assert isinstance(responses, ResponseIterator)
+    assert [values(response) async for response in responses] == [[1], [2], []]
+
+
+async def test_cancelling_an_awaited_decoupled_call_cancels_it(
+    instance: Instance, runtime: FakeRuntime
+) -> None:
+    class Endless(FakeCall):
+        async def anext(self) -> tuple[WorkResponse | None, bool]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    endless = Endless([])
+    runtime.call = lambda request: endless  # type: ignore[method-assign]
+    waiting = asyncio.ensure_future(call().async_exec(decoupled=True))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert endless.is_cancelled
 
 
 def test_decoupled_last_response_may_be_final(instance: Instance, runtime: FakeRuntime) -> None:

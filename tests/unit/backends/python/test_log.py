@@ -36,6 +36,12 @@ def test_logs_severity_file_and_line(instance: Instance, runtime: FakeRuntime) -
     ]
 
 
+def test_a_message_may_be_utf8_bytes(instance: Instance, runtime: FakeRuntime) -> None:
+    Logger.log("grün".encode(), Logger.ERROR)
+    Logger.log_info(b"plain")
+    assert [entry[:2] for entry in runtime.logged] == [("ERROR", "grün"), ("INFO", "plain")]
+
+
 def test_rejects_wrong_arguments(instance: Instance) -> None:
     with pytest.raises(TypeError, match=r"log_info\(\): incompatible function arguments"):
         Logger.log_info(5)  # type: ignore[arg-type]

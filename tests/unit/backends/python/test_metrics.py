@@ -38,6 +38,15 @@ def test_sends_operations_to_the_server(instance: Instance, runtime: FakeRuntime
     ]
 
 
+def test_the_name_and_description_may_be_utf8_bytes_but_labels_may_not(
+    instance: Instance, runtime: FakeRuntime
+) -> None:
+    counters = MetricFamily(b"requests", "grün".encode(), MetricFamily.COUNTER)
+    assert (runtime.metrics[0].name, runtime.metrics[0].description) == ("requests", "grün")
+    with pytest.raises(TritonModelException, match="attempt to access JSON non-string as string"):
+        counters.Metric(labels={"a": b"1"})
+
+
 def test_histogram(instance: Instance, runtime: FakeRuntime) -> None:
     histograms = family(MetricFamily.HISTOGRAM)
     histogram = histograms.Metric(buckets=[0.1, 1])

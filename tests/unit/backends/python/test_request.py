@@ -118,6 +118,28 @@ def test_built_request() -> None:
     assert [tensor.name() for tensor in positional.inputs()] == ["X"]
 
 
+def test_text_may_be_utf8_bytes(instance: Instance) -> None:
+    request = built(
+        request_id="grün".encode(), model_name=b"other", requested_output_names=[b"Y", "Z"]
+    )
+    assert request.request_id() == "grün"
+    assert request._target is not None
+    assert request._target[0] == "other"
+    assert request.requested_output_names() == {"Y", "Z"}
+    received = received_request(work_request(), instance)
+    assert pb_utils.get_input_tensor_by_name(received, b"X") is received.inputs()[0]
+    assert pb_utils.get_input_tensor_by_name(received, b"nothing") is None
+    response = pb_utils.InferenceResponse([Tensor(b"Y", np.zeros(1))])
+    assert pb_utils.get_output_tensor_by_name(response, b"Y") is response.output_tensors()[0]
+    config = {"input": [{"name": "X"}], "output": [{"name": "Y"}]}
+    assert pb_utils.get_input_config_by_name(config, b"X") == {"name": "X"}
+    assert pb_utils.get_output_config_by_name(config, b"Y") == {"name": "Y"}
+    with pytest.raises(TritonModelException, match="Correlation ID must be integer or string"):
+        built(correlation_id=b"moon")
+    with pytest.raises(TypeError):
+        built(requested_output_names="RESULT")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

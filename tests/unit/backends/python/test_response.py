@@ -97,5 +97,10 @@ def test_error_codes() -> None:
             TritonError(*arguments)
 
 
+def test_an_error_may_be_utf8_bytes() -> None:
+    assert TritonError("grün".encode()).message() == "grün"
+    assert TritonError(b"gone", TritonError.NOT_FOUND).code() == TritonError.NOT_FOUND
+
+
 def test_error_text_can_always_be_sent() -> None:
     assert TritonError("undecodable \udc80").message() == "undecodable ?"

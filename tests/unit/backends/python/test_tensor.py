@@ -107,6 +107,16 @@ def test_makes_arrays_contiguous() -> None:
     assert Tensor("Y", array).as_numpy() is array
 
 
+def test_a_name_may_be_utf8_bytes() -> None:
+    assert Tensor("grün".encode(), np.zeros(1)).name() == "grün"
+    assert Tensor(bytearray(b"Y"), np.zeros(1)).name() == "Y"  # type: ignore[arg-type]
+    assert Tensor.from_dlpack(b"Y", np.zeros(1)).name() == "Y"
+    with pytest.raises(TritonModelException, match="Tensor name cannot be an empty string"):
+        Tensor(b"", np.zeros(1))
+    with pytest.raises(UnicodeDecodeError):
+        Tensor(b"\xff", np.zeros(1))
+
+
 def test_rejects_invalid_arguments() -> None:
     with pytest.raises(TritonModelException, match=r"^Tensor name cannot be an empty string\.$"):
         Tensor("", np.zeros(1))
