@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from naiad.core.ask_all import ask_all
 from naiad.core.job import Job
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
 from naiad.core.request import InferRequest
@@ -75,6 +76,19 @@ class InferenceCore:
         if self.is_draining or not self.is_started:
             return False
         return self.repository.is_ready() if self.strict_readiness else True
+
+    def ask_ready(self, answer: Callable[[bool], None]) -> None:
+        """Like `is_ready`, but with strict readiness it also runs the `is_ready` hooks of the
+        models.
+
+        `answer` receives the result, possibly before this method returns.
+        """
+        if not self.is_ready():
+            answer(False)
+        elif self.strict_readiness:
+            ask_all([model.ask_ready for model in self.repository.models()], answer)
+        else:
+            answer(True)
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Returns False for an unknown model: Triton's ready probes never fail for one.

@@ -6,6 +6,7 @@ Nothing is started here: server.py does that.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import Iterable
@@ -57,6 +58,7 @@ from naiad.scheduling.cache.cache import ResponseCache
 from naiad.scheduling.cache.local_cache import LocalCache
 from naiad.scheduling.ensemble.relay import Find
 from naiad.scheduling.rate_limiter import RateLimiter
+from naiad.scheduling.start_delay import read_start_delay
 from naiad.settings import Settings, latency_metrics
 from naiad.settings.exposure import has_keys, is_loopback, open_addresses
 from naiad.shm.cuda_proxy import CudaProxy
@@ -196,6 +198,7 @@ def load_options(settings: Settings) -> LoadOptions:
         host_policies=HostPolicies(settings.host_policy),
         gpu_limits=GpuLimits(settings.model_load_gpu_limit),
         environments=python_environments(settings),
+        start_delay=read_start_delay(os.environ),
     )
 
 
@@ -412,7 +415,9 @@ async def _control(core: InferenceCore, caller: str, operation: ControlOperation
                 operation.model_name, unload_dependents=operation.unload_dependents, caller=caller
             )
         case "is_model_ready":
-            return core.is_model_ready(operation.model_name, operation.model_version)
+            ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            core.ask_model_ready(operation.model_name, operation.model_version, ready.set_result)
+            return await ready
         case _:
             raise internal(f"unknown control operation '{operation.kind}'")
     return True

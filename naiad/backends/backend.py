@@ -90,8 +90,7 @@ class Backend(ABC):
     """The worker runs `execute` on an event loop and starts further batches while earlier ones are
     under way. Read after `load`."""
     has_ready_hook: bool = False
-    """The model itself says whether it is ready: the server asks `is_ready` while the instance is
-    idle. Read after `load`."""
+    """The model itself says whether it is ready. Read after `load`."""
 
     @classmethod  # noqa: B027 - most backends have nothing to import
     def import_ahead(cls, arguments: LoadArguments) -> None:
@@ -131,7 +130,8 @@ class Backend(ABC):
         """
 
     def is_ready(self) -> bool:
-        """Whether the model is fit to serve. An exception means that it is not."""
+        """Whether the model is fit to serve. Called when a client asks, in a thread of its own,
+        also while `execute` runs; never twice at once. An exception means that it is not."""
         return True
 
     async def is_ready_async(self) -> bool:

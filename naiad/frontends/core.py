@@ -35,7 +35,9 @@ class Health(Protocol):
 
     def is_model_ready(self, name: str, version: str = "") -> bool: ...
 
-    # `answer` is called with the model's own opinion, perhaps before this returns.
+    # `answer` is called with the models' own opinion, perhaps before these return.
+    def ask_ready(self, answer: Callable[[bool], None]) -> None: ...
+
     def ask_model_ready(self, name: str, version: str, answer: Callable[[bool], None]) -> None: ...
 
 

@@ -5,7 +5,8 @@ In:  batches from a scheduler. Out: responses to the streams of jobs; what happe
      instance, to its observers.
 The parts do the work, and none of them refers to the instance: `InFlight` holds what the worker
 has, `Execution` sends batches, `Responses` delivers what comes back, `Calls` serves what the worker
-asks, `Loan` lends the instance to a model that calls it, `Heartbeat` knows whether it is healthy.
+asks, `Loan` lends the instance to a model that calls it, `Heartbeat` knows whether it is healthy,
+`ReadyHook` asks the model whether it is ready.
 Invariant: every job that was handed over gets exactly one final response, from the model or,
            when its process ends, from here.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import os
 from collections.abc import Callable
 
 from naiad import log
@@ -29,7 +31,9 @@ from naiad.instances.heartbeat import Heartbeat
 from naiad.instances.in_flight import InFlight, OnExecuted
 from naiad.instances.instance_plan import InstancePlan, Permit
 from naiad.instances.loan import Loan
+from naiad.instances.model_files import Snapshot, take_snapshot
 from naiad.instances.observers import Observers
+from naiad.instances.ready_hook import ReadyHook
 from naiad.instances.responses import Responses
 from naiad.instances.restart import Restarts
 from naiad.instances.services import Services
@@ -56,6 +60,8 @@ from naiad.shm.arena import Arena
 
 ASYNC_MAX_BATCHES = 64
 """How many batches an instance with a coroutine `execute` executes at once."""
+FILES_CHECK_S = 1.0
+"""How often an instance that cannot be restarted looks whether its files have changed."""
 
 
 class State(enum.Enum):
@@ -100,10 +106,13 @@ class Instance:
         self.max_batches = 1
         self.facts: dict[str, str] = {}
         """What the model found out while it loaded. Empty before."""
-        self.last_end = ""
-        """How the last process ended, as text."""
+        self.trouble = ""
+        """Why a broken instance does not serve, as text."""
         self._process = None
         self._calls = None
+        self._folder = os.path.join(arguments.model_dir, str(arguments.model_version))
+        self._needs_folder = False
+        """The folder of the model was there when the instance was loaded."""
         self._restarts = Restarts(plan.restarts)
         self._restarting: asyncio.Task[None] | None = None
         self._observers = Observers(self)
@@ -116,7 +125,8 @@ class Instance:
             services.lease_numbers,
             has_permit=permit is not None,
         )
-        self._heartbeat = Heartbeat(self.name, clock, self._in_flight, self.loan, self._observers)
+        self._heartbeat = Heartbeat(self.name, self._in_flight, self.loan, self._observers)
+        self._ready_hook = ReadyHook(self.name, clock)
 
     # What a scheduler uses (naiad.instances.executor.Executor).
 
@@ -159,20 +169,24 @@ class Instance:
 
     @property
     def is_healthy(self) -> bool:
-        """The instance serves, responds, and says that it is ready."""
+        """The instance serves and responds."""
         return self.state is State.READY and self._heartbeat.is_healthy
 
     @property
     def has_ready_hook(self) -> bool:
-        return self._heartbeat.has_ready_hook
+        return self._ready_hook.is_there
 
     def heartbeat(self, now_ns: int) -> None:
         """Asks an idle worker whether its work loop still runs."""
         self._heartbeat.beat(now_ns)
 
     def ask_ready(self, on_readiness: Callable[[bool], None]) -> None:
-        """Asks the model's own `is_ready`. The callback may come before this returns."""
-        self._heartbeat.ask_ready(on_readiness)
+        """Asks the model's own `is_ready`, if it has one. The callback may come before this
+        returns."""
+        if self.is_healthy and self._ready_hook.is_there:
+            self._ready_hook.ask(on_readiness)
+        else:
+            on_readiness(self.is_healthy)
 
     @property
     def pid(self) -> int:
@@ -189,6 +203,7 @@ class Instance:
         that has completed the config of the model."""
         self.state = State.STARTING
         try:
+            self._needs_folder = await self._take_snapshot() is not None
             await self._start(process)
         except BaseException:
             self.state = State.STOPPED
@@ -206,10 +221,11 @@ class Instance:
         for sample in self._plan.warmup:
             await run_sample(sample, self._plan.model_name, self._clock.now_ns(), self.execute)
         self.state = State.READY
-        self._heartbeat.begin(process.channel, has_ready_hook=loaded.has_ready_hook)
-        # The readiness hook is asked whenever the instance is idle, which only the server sees.
-        can_lend = self.max_batches == 1 and not loaded.has_ready_hook
-        self.loan.begin(process.channel, self._calls if can_lend else None)
+        self._heartbeat.begin(process.channel)
+        ready_socket = process.pop_ready_socket()
+        if ready_socket is not None:
+            self._ready_hook.begin(ready_socket)
+        self.loan.begin(process.channel, self._calls if self.max_batches == 1 else None)
         self._observers.notify_state_change()
         self._observers.notify_capacity()
 
@@ -230,6 +246,7 @@ class Instance:
         self.state = State.STOPPED
         self.loan.is_allowed = False
         self._heartbeat.end()
+        self._ready_hook.end()
         if self._permit is not None:
             self._permit.close()
         if self._restarting is not None:
@@ -246,24 +263,62 @@ class Instance:
 
     async def _restart(self, ended: WorkerProcess) -> None:
         """Tries until the instance serves again. Each attempt waits longer; in a crash loop there
-        is one only now and then."""
+        is one only now and then, and one when the model's files have changed."""
         reason = describe_status(await asyncio.shield(ended.exited)) if ended.pid else "ended"
         details = ""
         while self.state is State.DOWN:
+            files = await self._take_snapshot()
+            if files is None and self._needs_folder:
+                files = await self._wait_for_files(reason)
             delay_s = self._restarts.next_delay_s(self._clock.now_ns())
-            self.last_end = reason
             if self._restarts.is_broken:
+                self.trouble = f"crashes in a loop: it {reason}"
                 self._observers.notify_state_change()
             log.error(f"worker of '{self.name}' {reason}; restarting in {delay_s:g} s", details)
-            await asyncio.sleep(delay_s)
+            if await self._wait_for_change(files, delay_s):
+                self._restarts.on_changed_files()
             self._statistics.worker_restarts += 1
             try:
                 await self._start(None)
                 log.info(f"worker of '{self.name}' is back")
-            except NaiadError as error:
-                first, _, rest = error.message.partition("\n")
-                reason, details = f"failed to start: {first}", error.details or rest
+            except Exception as error:  # Whatever it was, the next attempt may succeed.
+                reason, details = _describe_failure(error)
                 await self._discard_process()
+
+    async def _take_snapshot(self) -> Snapshot:
+        return await asyncio.to_thread(take_snapshot, self._folder)
+
+    async def _wait_for_files(self, reason: str) -> Snapshot:
+        """Returns when the folder of the model is there again. An attempt without it could only
+        fail."""
+        self._restarts.on_missing_files()
+        self.trouble = f"{reason} and cannot be restarted: the folder of the model is gone"
+        self._observers.notify_state_change()
+        log.error(
+            f"worker of '{self.name}' {reason}, and the folder of the model is gone; restarting "
+            "when it is back"
+        )
+        files = None
+        while files is None:
+            await asyncio.sleep(FILES_CHECK_S)
+            files = await self._take_snapshot()
+        log.info(f"the folder of the model of '{self.name}' is back")
+        self._restarts.on_changed_files()
+        return files
+
+    async def _wait_for_change(self, files: Snapshot, limit_s: float) -> bool:
+        """Waits for the limit, or until the model's files have changed and stay the same for a
+        moment. Returns True if they have changed."""
+        seen = files
+        while limit_s > FILES_CHECK_S:
+            await asyncio.sleep(FILES_CHECK_S)
+            limit_s -= FILES_CHECK_S
+            now = await self._take_snapshot()
+            if now is not None and now != files and now == seen:
+                return True
+            seen = now
+        await asyncio.sleep(limit_s)
+        return False
 
     # What its process reports (naiad.instances.worker_process.WorkerListener).
 
@@ -299,6 +354,7 @@ class Instance:
         )
         self.loan.end()
         self._heartbeat.end()
+        self._ready_hook.end()
         self._execution.fail_all(error)
         if was_ready and process is not None:
             self._observers.notify_state_change()
@@ -347,3 +403,11 @@ class Instance:
         if lease is not None:
             waits.append([call for handles, call in calls if lease.id in handles])
         return waits
+
+
+def _describe_failure(error: Exception) -> tuple[str, str]:
+    """Why a worker did not start, and the details for the log."""
+    if not isinstance(error, NaiadError):
+        return f"failed to start: {type(error).__name__}: {error}", ""
+    first, _, rest = error.message.partition("\n")
+    return f"failed to start: {first}", error.details or rest

@@ -2,7 +2,7 @@
 back (naiad.instances.lease describes what a lease is).
 
 Only an idle instance is lent, and only one that needs nothing from the server while it executes: no
-limit on execution time, no permit, no readiness hook.
+limit on execution time, no permit.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """When a dead worker is restarted: at once the first time, then after ever longer delays, and in a
-crash loop only now and then.
+crash loop only now and then. A worker whose files are gone is not restarted before they are back.
 
 There is no I/O here: times come in, delays go out.
 """
@@ -40,3 +40,12 @@ class Restarts:
         if len(deaths) == 1:
             return policy.first_delay_s
         return min(0.1 * 2.0 ** (len(deaths) - 2), policy.max_delay_s)
+
+    def on_missing_files(self) -> None:
+        """No attempt can succeed now."""
+        self.is_broken = True
+
+    def on_changed_files(self) -> None:
+        """What happened with other files says nothing about these."""
+        self._deaths.clear()
+        self.is_broken = False

@@ -70,6 +70,7 @@ class WorkerProcess:
         self.pid = 0
         self._pidfd: int | None = None
         self._printed: PrintedLines | None = None
+        self._ready_fd: int | None = None
         self._listener: WorkerListener | None = None
         self._reply: asyncio.Future[ToServer] | None = None
         """The reply to the request that is under way."""
@@ -109,6 +110,12 @@ class WorkerProcess:
         reply = await self._ask(Load(arguments))
         assert isinstance(reply, Loaded)
         return reply
+
+    def pop_ready_socket(self) -> socket.socket | None:
+        """The socket for questions to the model's readiness hook, which the caller then owns; None
+        if the model has no hook."""
+        fd, self._ready_fd = self._ready_fd, None
+        return None if fd is None else socket.socket(fileno=fd)
 
     async def unload(self, timeout_s: float) -> None:
         """Lets the model finalize. Kills the process when that takes too long, or when somebody has
@@ -168,7 +175,11 @@ class WorkerProcess:
                     self._loop, self.channel.link.pop_fd(), self.name, self.pid
                 )
                 self._finish_reply(message)
-            case Configured() | Loaded():
+            case Loaded():
+                if message.has_ready_hook:
+                    self._ready_fd = self.channel.link.pop_fd()
+                self._finish_reply(message)
+            case Configured():
                 self._finish_reply(message)
             case Failed():
                 error = message.error
@@ -214,6 +225,9 @@ class WorkerProcess:
         if self._printed is not None:
             self._printed.close()
             self._printed = None
+        unused = self.pop_ready_socket()
+        if unused is not None:
+            unused.close()
         if self._reply is not None and not self._reply.done():
             # How the process ended is known when its parent has reaped it, a moment later.
             self.exited.add_done_callback(

@@ -1,7 +1,7 @@
 """Every message between the server and a worker, and between the server and a template process.
 
 Each is a tagged msgpack array: a length of 4 bytes, then the struct. Descriptors are sent with
-`Slots`, `Started`, `Lend`, `Borrow` and `Fork`.
+`Slots`, `Started`, `Loaded`, `Lend`, `Borrow` and `Fork`.
 """
 
 from __future__ import annotations
@@ -134,6 +134,8 @@ class Loaded(Message, tag=32):
     is_async: bool
     """`execute` is a coroutine: further batches may be sent while earlier ones await."""
     has_ready_hook: bool
+    """The model says itself whether it is ready. The descriptor of a socket for questions is sent
+    with this message (naiad.ipc.readiness)."""
     facts: dict[str, str] = {}
     """What the model found out while it loaded: shown as parameters of its config."""
 
@@ -211,8 +213,6 @@ class DirectCalls(Message, tag=45):
 
 class Pong(Message, tag=41):
     number: int
-    is_ready: bool
-    """What the backend's `is_ready` says."""
 
 
 ToWorker: TypeAlias = (

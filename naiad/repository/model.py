@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from naiad.core.ask_all import ask_all
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.statistics import ModelStatistics
@@ -95,27 +96,34 @@ class Model:
 
     @property
     def is_healthy(self) -> bool:
-        """At least one instance responds to its heartbeat and reports that it is ready."""
+        """At least one instance responds to its heartbeat."""
         return any(instance.is_healthy for instance in self.instances) or not self.instances
 
     @property
     def breakdown(self) -> str:
-        """Why a loaded model cannot serve: every instance crashes in a loop. Empty otherwise."""
+        """Why a loaded model cannot serve: every instance crashes in a loop, or has lost its files.
+        Empty otherwise."""
         if not self.instances or not all(
             instance.is_broken and not instance.is_serving for instance in self.instances
         ):
             return ""
         first = self.instances[0]
-        return f"Internal: worker of '{first.name}' crashes in a loop: it {first.last_end}"
+        return f"Internal: worker of '{first.name}' {first.trouble}"
 
     def ask_ready(self, on_ready: Callable[[bool], None]) -> None:
-        """Calls `on_ready` with the result of the first instance whose model has an `is_ready`
-        method, or at once if there is none."""
-        for instance in self.instances:
-            if instance.has_ready_hook and instance.is_serving:
-                instance.ask_ready(on_ready)
-                return
-        on_ready(self.is_healthy)
+        """Asks the `is_ready` method of the model in every instance that serves and has one. As in
+        Triton, one that says no is enough."""
+        if not self.is_healthy:
+            on_ready(False)
+            return
+        ask_all(
+            [
+                instance.ask_ready
+                for instance in self.instances
+                if instance.has_ready_hook and instance.is_serving
+            ],
+            on_ready,
+        )
 
     @property
     def parts(self) -> set[str]:
@@ -152,6 +160,11 @@ class Model:
         self.config = config
         self._update_serving()
 
+    def holds_sequences(self, instance: Instance) -> bool:
+        """Clients have begun sequences that the instance must see the end of."""
+        resizable = self.scheduler.resizable
+        return resizable is not None and resizable.holds_sequences(instance)
+
     async def retire(self, instance: Instance, timeout_s: float) -> None:
         """Returns when an instance that `set_instances` left out has finished its work and has
         stopped."""
@@ -172,13 +185,24 @@ class Model:
     async def stop(self, timeout_s: float) -> None:
         """Finishes the requests in flight, then finalizes every instance and ends its worker."""
         await self.scheduler.stop()
-        await asyncio.gather(*(instance.stop(timeout_s) for instance in self.instances))
-        self._close()
+        await self._stop_instances(timeout_s)
 
     async def kill(self) -> None:
         """Ends every worker at once. Requests in flight fail."""
-        await asyncio.gather(*(instance.stop(0.0) for instance in self.instances))
-        self._close()
+        await self._stop_instances(0.0)
+
+    async def _stop_instances(self, timeout_s: float) -> None:
+        """Stops every instance and releases what they shared, even if one of them fails to stop.
+        Raises the first failure afterwards."""
+        try:
+            results = await asyncio.gather(
+                *(instance.stop(timeout_s) for instance in self.instances), return_exceptions=True
+            )
+        finally:
+            self._close()
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     def _close(self) -> None:
         self.arena.close()

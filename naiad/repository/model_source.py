@@ -44,6 +44,14 @@ class Override(msgspec.Struct, frozen=True):
     folder: OverrideFolder | None = None
 
 
+def poll_failure(name: str, error: NaiadError) -> NaiadError:
+    """The client gets Triton's general message; the log gets the reason."""
+    log.error(f"Poll failed for model directory '{name}': {error.message}")
+    failure = internal(f"failed to load '{name}', failed to poll from model repository")
+    failure.__cause__ = error
+    return failure
+
+
 class NoVersionError(NaiadError):
     """The config is valid, but it selects no version that exists."""
 
@@ -148,15 +156,15 @@ class ModelSources:
             for key, value in parameters.items()
             if key.startswith("file:")
         }
-        if files and "config" not in parameters:
-            log.error(
-                f"Poll failed for model directory '{name}': "
-                "Load parameter 'config' must be specified for model file override"
-            )
-            raise internal(f"failed to load '{name}', failed to poll from model repository")
-        return Override(
-            parameters.get("config"), write_override_files(name, files) if files else None
-        )
+        try:
+            if files and "config" not in parameters:
+                raise invalid_arg(
+                    "Load parameter 'config' must be specified for model file override"
+                )
+            folder = write_override_files(name, files) if files else None
+        except NaiadError as error:
+            raise poll_failure(name, error) from error
+        return Override(parameters.get("config"), folder)
 
     def read(self, name: str, store: Store | None, override: Override) -> ModelSource:
         """Raises NaiadError."""

@@ -62,9 +62,3 @@ class Entries:
             entry = self.by_key.get(name)
             return [] if entry is None else [entry]
         return [entry for entry in self.by_key.values() if entry.name == name]
-
-    def part(self, name: str, namespace: str) -> Entry | None:
-        """The model that a step of an ensemble means: one of the ensemble's own namespace first.
-        Raises NaiadError if the name is ambiguous."""
-        own = self.by_key.get(model_key(namespace, name)) if self.is_namespacing else None
-        return own if own is not None else self.find(name)

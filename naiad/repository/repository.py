@@ -32,6 +32,8 @@ from naiad.shm.arena import INLINE_MAX_BYTES
 RETRY_AFTER_S = 1
 LATEST = ""
 MAX_VERSION = 2**63 - 1
+WHITE_SPACE = " \t\n\v\f\r"
+"""The characters that Triton trims from the name of a model."""
 
 
 class RepositoryOptions(msgspec.Struct, frozen=True):
@@ -181,15 +183,15 @@ class Repository:
         """Returns when the model serves. `caller` is the instance whose model made the request, if
         one did."""
         self._require_explicit()
-        check_model_name(name)
-        await self._operations.reload(name, parameters, caller)
+        await self._operations.reload(checked_name(name), parameters, caller)
 
     async def unload(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:
         """Returns when the model accepts no more requests. To unload a model that is not loaded, or
-        does not exist, is no error."""
+        does not exist, is no error, whatever its name."""
         self._require_explicit()
-        check_model_name(name)
-        await self._operations.unload(name, unload_dependents=unload_dependents, caller=caller)
+        await self._operations.unload(
+            name.strip(WHITE_SPACE), unload_dependents=unload_dependents, caller=caller
+        )
 
     def _require_explicit(self) -> None:
         if not self._options.is_explicit:
@@ -235,10 +237,14 @@ def parse_version(version: str) -> int:
     return number
 
 
-def check_model_name(name: str) -> None:
-    if not name:
+def checked_name(name: str) -> str:
+    """The name without the white space around it. Raises NaiadError if it is not that of a
+    model."""
+    trimmed = name.strip(WHITE_SPACE)
+    if not trimmed:
         raise invalid_arg("Model name cannot be empty. Please enter a valid name to deploy.")
-    if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
+    if "/" in trimmed or "\\" in trimmed or "\0" in trimmed or trimmed in (".", ".."):
         raise invalid_arg(
             f"invalid model name '{name}', model name must not contain path traversal characters"
         )
+    return trimmed

@@ -12,7 +12,12 @@ from naiad.pb.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.dynamic import DynamicScheduler
 from naiad.scheduling.ensemble.ensemble import DEFAULT_MAX_INFLIGHT, EnsembleScheduler, Infer
-from naiad.scheduling.ensemble.plan import EnsemblePlan, Step, TensorReshape
+from naiad.scheduling.ensemble.plan import (
+    BatchConversion,
+    EnsemblePlan,
+    Step,
+    TensorReshape,
+)
 from naiad.scheduling.ensemble.relay import Find
 from naiad.scheduling.queue import QueuePolicy
 from naiad.scheduling.scheduler import Scheduler
@@ -20,6 +25,7 @@ from naiad.scheduling.sequence.controls import read_controls
 from naiad.scheduling.sequence.implicit_state import read_state
 from naiad.scheduling.sequence.lane import DirectRule
 from naiad.scheduling.sequence.sequence import SequencePlan, SequenceScheduler
+from naiad.scheduling.start_delay import NO_DELAY, StartDelay
 
 
 def build_scheduler(
@@ -28,6 +34,7 @@ def build_scheduler(
     clock: Clock,
     statistics: ModelStatistics,
     model_dir: Path,
+    start_delay: StartDelay = NO_DELAY,
 ) -> Scheduler:
     """Raises NaiadError, for example when a file of initial state is missing."""
     # Every request of a model with a response cache must be looked up there first.
@@ -35,7 +42,7 @@ def build_scheduler(
     match config.WhichOneof("scheduling_choice"):
         case "sequence_batching":
             return SequenceScheduler(
-                instances, _sequence_plan(config, model_dir), clock, statistics
+                instances, _sequence_plan(config, model_dir), clock, statistics, start_delay
             )
         case "dynamic_batching":
             batching = config.dynamic_batching
@@ -53,6 +60,7 @@ def build_scheduler(
                 },
                 preserve_ordering=batching.preserve_ordering,
                 may_lend=may_lend,
+                start_count=start_delay.num_queued,
             )
         case _:
             # Without a scheduler each request is executed alone, regardless of max_batch_size.
@@ -71,6 +79,7 @@ def build_ensemble(
     find: Find | None = None,
 ) -> EnsembleScheduler:
     """`models` are the completed configs of the models that the steps name."""
+    batched = _batched_tensors(config, models)
     steps = [
         Step(
             step.model_name,
@@ -78,6 +87,7 @@ def build_ensemble(
             dict(step.input_map),
             dict(step.output_map),
             models[step.model_name].model_transaction_policy.decoupled,
+            _conversions(models[step.model_name], step.input_map, batched),
         )
         for step in config.ensemble_scheduling.step
     ]
@@ -99,8 +109,36 @@ def build_ensemble(
             for io in config.output
             if io.HasField("reshape")
         },
+        {
+            io.name: BatchConversion(
+                list(io.reshape.shape if io.HasField("reshape") else io.dims), bool(offset)
+            )
+            for io in config.output
+            if batched.get(io.name, bool(offset)) != bool(offset)
+        },
     )
     return EnsembleScheduler(plan, infer, clock, statistics, find)
+
+
+def _batched_tensors(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> dict[str, bool]:
+    """Each tensor of the ensemble -> whether the client or model that makes it has a batch
+    dimension."""
+    batched = {io.name: ensemble.max_batch_size > 0 for io in ensemble.input}
+    for step in ensemble.ensemble_scheduling.step:
+        has_batch = models[step.model_name].max_batch_size > 0
+        batched |= dict.fromkeys(step.output_map.values(), has_batch)
+    return batched
+
+
+def _conversions(
+    model: ModelConfig, input_map: Mapping[str, str], batched: Mapping[str, bool]
+) -> dict[str, BatchConversion]:
+    has_batch = model.max_batch_size > 0
+    return {
+        io.name: BatchConversion(list(io.dims), has_batch)
+        for io in model.input
+        if io.name in input_map and batched.get(input_map[io.name], has_batch) != has_batch
+    }
 
 
 def _sequence_plan(config: ModelConfig, model_dir: Path) -> SequencePlan:

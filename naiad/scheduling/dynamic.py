@@ -40,14 +40,20 @@ class DynamicScheduler:
         priority_queue_policy: dict[int, QueuePolicy] | None = None,
         preserve_ordering: bool = False,
         may_lend: bool = False,
+        start_count: int = 0,
     ) -> None:
         """`may_lend`: calls of a model may bypass the scheduler and go to an instance that nobody
-        else waits for."""
+        else waits for. `start_count`: no batch is sent before this many requests wait
+        (naiad.scheduling.start_delay)."""
         self._instances = list(instances)
-        self._may_lend = may_lend and not preserve_ordering and not rule.max_queue_delay_ns
+        self._start_count = start_count
+        self._may_lend = may_lend and not (
+            preserve_ordering or rule.max_queue_delay_ns or start_count
+        )
         policies = (default_policy, *(priority_queue_policy or {}).values())
         self.accepts_batches = not (
             preserve_ordering
+            or start_count
             or rule.max_queue_delay_ns
             or rule.preferred_batch_sizes - {rule.max_batch_size}
             or any(policy.max_queue_size for policy in policies)
@@ -124,6 +130,8 @@ class DynamicScheduler:
     async def stop(self) -> None:
         self._is_stopping = True
         self._fail_waiting_if_broken()
+        if self._start_count:
+            self._dispatch_soon()
         for instance in (*self._instances, *self._leaving):
             instance.loan.is_allowed = False
             instance.loan.recall()
@@ -152,6 +160,9 @@ class DynamicScheduler:
         if self._queue:
             self._dispatch()
 
+    def holds_sequences(self, instance: Executor) -> bool:
+        return False
+
     async def remove_instance(self, instance: Executor) -> None:
         self._instances.remove(instance)
         instance.loan.is_allowed = False
@@ -176,6 +187,8 @@ class DynamicScheduler:
 
     def _dispatch(self) -> None:
         self._is_dispatch_due = False
+        if self._start_count and not self._starts_now():
+            return
         if self._growth.should_wait():
             self._dispatch_soon()
             return
@@ -189,6 +202,14 @@ class DynamicScheduler:
         if self._may_lend and self._queue:
             for instance in self._instances:
                 instance.loan.recall(is_wanted=True)
+
+    def _starts_now(self) -> bool:
+        """Ends the delay of the start when enough requests wait. A scheduler that stops executes
+        what it has."""
+        if len(self._queue) < self._start_count and not self._is_stopping:
+            return False
+        self._start_count = 0
+        return True
 
     def _dispatch_enough(self) -> None:
         """Dispatches before the iteration of the loop ends. If the requests of all clients were
@@ -246,7 +267,9 @@ class DynamicScheduler:
 
     def _fail_waiting_if_broken(self) -> None:
         """Jobs may wait while an instance restarts, but not while all of them crash in a loop."""
-        if self._instances and all(instance.is_broken for instance in self._instances):
+        if self._instances and all(
+            instance.is_broken and not instance.is_serving for instance in self._instances
+        ):
             self._queue.remove_all(
                 unavailable("no instance of the model is able to serve", RETRY_AFTER_S)
             )

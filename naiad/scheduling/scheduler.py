@@ -54,6 +54,10 @@ class Resizable(Protocol):
 
     def add_instance(self, instance: Executor) -> None: ...
 
+    def holds_sequences(self, instance: Executor) -> bool:
+        """Sequences that have begun on the instance keep it until they end."""
+        ...
+
     async def remove_instance(self, instance: Executor) -> None:
         """The instance gets no more batches. Returns when it has finished those that it has."""
         ...
@@ -65,4 +69,9 @@ class SequenceKeeper(Scheduler, Protocol):
 
     def has_sequence(self, id: int | str) -> bool:
         """Whether the sequence has begun and its last request has not arrived."""
+        ...
+
+    def end_sequence(self, id: int | str) -> None:
+        """The sequence ends when its waiting requests have been executed. Nothing happens if there
+        is no such sequence."""
         ...

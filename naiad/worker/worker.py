@@ -47,6 +47,7 @@ from naiad.worker.channel import WorkerChannel
 from naiad.worker.direct_calls import LentInstance
 from naiad.worker.host_policy import apply_host_policy
 from naiad.worker.import_backend import import_backend
+from naiad.worker.ready_thread import start_ready_thread
 from naiad.worker.runtime import WorkerRuntime
 
 TRACEBACK_LINES = 20
@@ -59,6 +60,8 @@ class Worker:
         self.backend = backend
         self.loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ready_socket: socket.socket | None = None
+        """For the readiness hook of a backend with `is_async`, until its event loop runs."""
 
     # The work loop.
 
@@ -72,7 +75,7 @@ class Worker:
                 case (lent, request):
                     self._execute_direct(lent, request)
                 case Ping():
-                    self.channel.send(Pong(message.number, self._is_ready()))
+                    self.channel.send(Pong(message.number))
                 case Configure():
                     self._configure(message.arguments)
                 case Load():
@@ -122,8 +125,17 @@ class Worker:
         gc.collect()
         gc.freeze()
         is_async = bool(self.backend.is_async)
-        has_ready_hook = bool(self.backend.has_ready_hook)
-        self.channel.send(Loaded(is_async, has_ready_hook, self.backend.facts()))
+        facts = self.backend.facts()
+        if not self.backend.has_ready_hook:
+            self.channel.send(Loaded(is_async, False, facts))
+            return is_async
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.channel.send_with_fds(Loaded(is_async, True, facts), [theirs.fileno()])
+        if is_async:
+            self._ready_socket = ours
+        else:
+            start_ready_thread(ours, self._is_ready)
         return is_async
 
     def _fail(self, error: BaseException) -> None:
@@ -138,14 +150,18 @@ class Worker:
         self.channel.send(Failed(work_error, _last_lines(error)))
 
     def _is_ready(self) -> bool:
+        """Called in the thread of the readiness hook."""
         try:
-            return bool(self.backend.is_ready())
+            if self.loop is None:
+                return bool(self.backend.is_ready())
+            on_loop = asyncio.run_coroutine_threadsafe(self._is_ready_async(), self.loop)
+            return on_loop.result()
         except Exception as error:
-            return self._report_unready(error)
+            self.runtime.log("ERROR", f"is_ready failed: {error}", "worker.py", 0)
+            return False
 
-    def _report_unready(self, error: Exception) -> bool:
-        self.runtime.log("ERROR", f"is_ready failed: {error}", "worker.py", 0)
-        return False
+    async def _is_ready_async(self) -> bool:
+        return bool(await self.backend.is_ready_async())
 
     def _unload(self) -> None:
         try:
@@ -247,6 +263,8 @@ class Worker:
             self._start_work(stopped)
 
         loop.add_reader(inbox, on_readable)
+        if self._ready_socket is not None:
+            start_ready_thread(self._ready_socket, self._is_ready)
         self._start_work(stopped)
         try:
             await stopped
@@ -264,7 +282,7 @@ class Worker:
                 case Execute():
                     self._start_task(self._execute_async(message))
                 case Ping():
-                    self._start_task(self._reply_to_ping(message.number))
+                    self.channel.send(Pong(message.number))
                 case Unload():
                     if not stopped.done():
                         stopped.set_result(None)
@@ -274,13 +292,6 @@ class Worker:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _reply_to_ping(self, number: int) -> None:
-        try:
-            is_ready = bool(await self.backend.is_ready_async())
-        except Exception as error:
-            is_ready = self._report_unready(error)
-        self.channel.send(Pong(number, is_ready))
 
     async def _execute_async(self, message: Execute) -> None:
         requests = self._open_requests(message)

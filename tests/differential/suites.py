@@ -14,7 +14,9 @@ from tests.differential.case import Case
 from tests.differential.cases import (
     classification,
     compression,
+    conversions,
     dependents,
+    file_override,
     generate,
     grpc_infer,
     grpc_infer_errors,
@@ -27,6 +29,7 @@ from tests.differential.cases import (
     infer_json,
     model_control,
     model_errors,
+    python_api,
     request_parameters,
     statistics_and_control,
     twice,
@@ -77,6 +80,24 @@ DEPENDENTS = Suite(
     flags=["--model-control-mode=explicit"],
     subjects={"dependents": dependents.CASES},
 )
+CONVERSIONS = Suite(
+    name="conversions",
+    repositories=[str(REPOSITORIES / "conversions")],
+    flags=[],
+    subjects={"conversions": conversions.CASES},
+)
+FILE_OVERRIDE = Suite(
+    name="file_override",
+    repositories=[str(REPOSITORIES / "control")],
+    flags=["--model-control-mode=explicit"],
+    subjects={"file_override": file_override.CASES},
+)
+PYTHON_API = Suite(
+    name="python_api",
+    repositories=[str(REPOSITORIES / "python_api")],
+    flags=[],
+    subjects={"python_api": python_api.CASES},
+)
 TWICE_FLAGS = ["--exit-on-error=false", "--strict-readiness=false"]
 TWICE = Suite(
     name="twice",
@@ -91,5 +112,15 @@ NAMESPACES = Suite(
     subjects=TWICE.subjects,
 )
 SUITES: dict[str, Suite] = {
-    suite.name: suite for suite in (MAIN, CONTROL, DEPENDENTS, TWICE, NAMESPACES)
+    suite.name: suite
+    for suite in (
+        MAIN,
+        CONTROL,
+        DEPENDENTS,
+        FILE_OVERRIDE,
+        CONVERSIONS,
+        PYTHON_API,
+        TWICE,
+        NAMESPACES,
+    )
 }

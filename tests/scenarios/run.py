@@ -25,7 +25,7 @@ def serving(suite: Suite, is_genuine: bool) -> Iterator[tuple[Server, str]]:
     """Serves the suite's repository. Yields the server and the folder in which its models record
     their requests."""
     with tempfile.TemporaryDirectory(prefix="scenes-") as folder:
-        environment = {"RECORD_DIR": folder}
+        environment = {"RECORD_DIR": folder, **suite.environment}
         if is_genuine:
             from bench import oracle
 

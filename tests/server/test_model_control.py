@@ -40,6 +40,7 @@ from tests.server.model_folder import (
 
 EXPLICIT = "--model-control-mode=explicit"
 UNLOADED = ("UNAVAILABLE", "unloaded")
+NOT_POLLED = "failed to load 'm', failed to poll from model repository"
 
 
 @pytest.fixture(scope="module")
@@ -129,9 +130,9 @@ def test_a_request_can_contain_a_model_of_no_repository(control: Control) -> Non
 @pytest.mark.parametrize(
     "path",
     [
-        "../evil", "../../evil", "1/../../evil", "1/../../../../../../tmp/evil", "/tmp/naiad-evil",
-        "//tmp/naiad-evil", "..", ".", "", "1/", "1\\..\\..\\evil", "..\\evil", "C:\\evil",
-        "1/mo\0del.py", "1/mo\ndel.py", "n" * 300, "d/" * 600 + "f",
+        "../evil", "../../evil", "1/../../evil", "1/../../../../../../tmp/evil", "/../evil",
+        "1/../../m/1/model.py", "..", ".", "", "/", "1/", "1/..", "1\\..\\..\\evil", "..\\evil",
+        "C:\\evil", "1/mo\ndel.py", "n" * 300, "d/" * 600 + "f",
     ],
 )  # fmt: skip
 def test_rejects_a_path_outside_of_the_model(
@@ -139,13 +140,84 @@ def test_rejects_a_path_outside_of_the_model(
 ) -> None:
     write_model(repository, "m", "disk")
     control.load("m")
-    status, message = control.load("m", **override(path, "evil"))
-    assert status == 400
-    assert message.startswith("Invalid file parameter 'file:") or "Unable to parse" in message
+    since = len(server.lines)
+    assert control.load("m", **override(path, "evil")) == (500, NOT_POLLED)
+    server.wait_for_line(
+        r"Poll failed for model directory 'm': Invalid file parameter 'file:", since=since
+    )
     assert control.word("m") == "disk"
     assert list(temporary_folder(server).iterdir()) == []
-    assert not Path("/tmp/naiad-evil").exists()
     assert not Path("/tmp/evil").exists()
+
+
+def test_rejects_a_path_with_a_nul(control: Control, server: Server, repository: Path) -> None:
+    """Triton's parser of JSON refuses it already."""
+    write_model(repository, "m", "disk")
+    status, message = control.load("m", **override("1/mo\0del.py", "evil"))
+    assert status in (400, 500), message
+    assert list(temporary_folder(server).iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "1/model.py",
+        "/1/model.py",
+        "//1/model.py",
+        "./1//model.py",
+        "1/../1/model.py",
+        "x/y/../../1/model.py",
+    ],
+)
+def test_paths_are_relative_to_the_folder_of_the_model(
+    control: Control, repository: Path, path: str
+) -> None:
+    write_model(repository, "m", "disk")
+    assert control.load("m", **override(path)) == (200, "")
+    assert control.word("m") == "override"
+
+
+def test_a_path_from_the_root_is_inside_of_the_folder(
+    control: Control, server: Server, repository: Path
+) -> None:
+    write_model(repository, "m", "disk")
+    parameters = {**override(), "file:/tmp/naiad-inside": encoded("x")}
+    assert control.load("m", **parameters) == (200, "")
+    (root,) = temporary_folder(server).iterdir()
+    assert (root / "m" / "tmp" / "naiad-inside").read_text() == "x"
+    assert not Path("/tmp/naiad-inside").exists()
+
+
+def test_white_space_around_a_name_is_trimmed(control: Control, repository: Path) -> None:
+    write_model(repository, "m", "disk")
+    assert control.load(" m\t") == (200, "")
+    assert control.word("m") == "disk"
+    assert control.load("  ") == (
+        400,
+        "Model name cannot be empty. Please enter a valid name to deploy.",
+    )
+    assert control.load(" .. ") == (
+        400,
+        "invalid model name ' .. ', model name must not contain path traversal characters",
+    )
+
+
+@pytest.mark.parametrize("name", ["a;b", "a$b", "a'b", "a(b)", "a~b", "a#b", "a!b"])
+def test_the_name_of_a_python_model_has_no_characters_of_a_shell(
+    control: Control, repository: Path, name: str
+) -> None:
+    write_model(repository, name)
+    assert control.load(name) == (
+        400,
+        f"load failed for model '{name}': version 1 is at UNAVAILABLE state: Invalid argument: "
+        "Invalid stub name: contains invalid characters;\n",
+    )
+    put(
+        repository / name / "config.pbtxt",
+        'backend: "identity" input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ] '
+        'output [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ]',
+    )
+    assert control.load(name) == (200, "")
 
 
 def test_does_not_write_through_a_link(control: Control, repository: Path, tmp_path: Path) -> None:
@@ -168,7 +240,7 @@ def test_does_not_write_through_a_link(control: Control, repository: Path, tmp_p
                 "file:1": encoded("x"),
                 "file:1/model.py": encoded("x"),
             },
-            400,
+            500,
         ),
         ({"config": json.dumps(CONFIG_JSON), "file:model.py": encoded("x")}, 400),
         (

@@ -148,6 +148,27 @@ def test_instances_come_and_go_under_load(
     assert control.pid("m") == first, "the first instance was never in the way"
 
 
+def test_a_load_that_removes_instances_responds_after_they_have_finalized(
+    control: Control, repository: Path, tmp_path: Path
+) -> None:
+    finalize = f"""
+    def finalize(self):
+        time.sleep(0.2)
+        open({str(tmp_path)!r} + "/" + self.name, "w").close()
+"""
+    groups = "instance_group [ {{ count: {} kind: KIND_CPU }} ]"
+    folder = write_model(repository, "m", extra=groups.format(4))
+    put(folder / "1" / "model.py", model_code("m") + finalize)
+    assert control.load("m") == (200, "")
+    put(
+        folder / "config.pbtxt",
+        (folder / "config.pbtxt").read_text().replace(groups.format(4), groups.format(1)),
+    )
+    assert control.load("m") == (200, "")
+    assert len(list(tmp_path.iterdir())) == 3
+    assert control.word("m") == "m"
+
+
 def test_versions_come_and_go_beside_each_other(
     server: Server, control: Control, repository: Path
 ) -> None:

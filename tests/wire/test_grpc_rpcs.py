@@ -252,6 +252,13 @@ class TestHealth:
         )
         assert self.status(call.messages[0][1]) == status
 
+    @pytest.mark.parametrize("service", ["", "add_sub"])
+    async def test_check_asks_the_model(self, rig: Rig, service: str) -> None:
+        rig.core.models["add_sub"].ask_ready = lambda on_ready: on_ready(False)  # type: ignore[method-assign]
+        message = health_pb2.HealthCheckRequest(service=service).SerializeToString()
+        call = await rig.unary(self.CHECK, message)
+        assert self.status(call.messages[0][1]) == 2
+
     async def test_watch_sends_a_message_per_change(
         self, rig: Rig, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -188,6 +190,24 @@ async def test_a_server_that_is_not_ready_is_still_live() -> None:
     async with serving(core=core) as server:
         assert (await call(server.port, "GET", "/v2/health/ready")).status == 400
         assert (await call(server.port, "GET", "/v2/health/live")).status == 200
+
+
+@pytest.mark.parametrize("path", ["/v2/health/ready", "/v2/models/add_sub/ready"])
+@pytest.mark.parametrize(("is_ready", "status"), [(True, 200), (False, 400)])
+@on_uvloop
+async def test_readiness_waits_for_what_the_model_says(
+    path: str, is_ready: bool, status: int
+) -> None:
+    core = FakeCore()
+    asked: asyncio.Future[Callable[[bool], None]] = asyncio.get_running_loop().create_future()
+    core.models["add_sub"].ask_ready = asked.set_result  # type: ignore[method-assign, assignment]
+    async with serving(core=core) as server:
+        asking = asyncio.ensure_future(call(server.port, "GET", path))
+        answer = await asked
+        assert (await call(server.port, "GET", "/v2/health/live")).status == 200
+        assert not asking.done()
+        answer(is_ready)
+        assert (await asking).status == status
 
 
 # The repository.

@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import json
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -122,7 +123,7 @@ class PythonBackend(Backend):
             self._instance.runtime.log("ERROR", message, *place(error))
 
     def is_ready(self) -> bool:
-        """Runs the model's own `is_ready` hook, with a time limit. Returns True if it has none."""
+        """Runs the model's own `is_ready` hook. Returns True if it has none."""
         return self._ready is None or self._ready.check()
 
     async def is_ready_async(self) -> bool:
@@ -245,6 +246,7 @@ class PythonBackend(Backend):
         pb_utils.register()
         share_cores(arguments)
         install(instance)
+        sys.argv = [""]  # As in an embedded interpreter, which Triton's is.
         self._instance = instance
         repository_dir = os.path.dirname(os.path.abspath(arguments.model_dir))
         self._server_dirs = (

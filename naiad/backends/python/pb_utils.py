@@ -7,6 +7,7 @@ classes; this file lists the names that model code sees and has the lookups by n
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from naiad.backends.python.call import ResponseIterator
@@ -99,7 +100,7 @@ def get_output_tensor_by_name(
     return _named(inference_response._outputs, name)
 
 
-def _named(tensors: list[Tensor], name: str | bytes) -> Tensor | None:
+def _named(tensors: Sequence[Tensor], name: str | bytes) -> Tensor | None:
     name = as_text(name)
     return next((tensor for tensor in tensors if tensor._name == name), None)
 

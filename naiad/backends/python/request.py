@@ -107,34 +107,35 @@ class InferenceRequest:
         trace: InferenceTrace | None = None,
         parameters: Any = None,
     ) -> None:
-        request_id, model_name = as_text(request_id), as_text(model_name)
-        if isinstance(requested_output_names, (list, tuple)):
-            requested_output_names = [as_text(name) for name in requested_output_names]
+        id_text, name_text = as_text(request_id), as_text(model_name)
+        output_names: Any = requested_output_names
+        if isinstance(output_names, (list, tuple)):
+            output_names = [as_text(name) for name in output_names]
         names = (
-            request_id,
+            id_text,
             correlation_id,
             inputs,
-            requested_output_names,
-            model_name,
+            output_names,
+            name_text,
             model_version,
         )
         arguments = (*names, flags, timeout, preferred_memory, trace)
         if (
             inputs is None
-            or requested_output_names is None
-            or model_name is None
+            or output_names is None
+            or name_text is None
             or not _are_well_typed(*arguments)
         ):
             raise signature_error(_SIGNATURE, *arguments, parameters)
-        where = f"request with id '{request_id}' and model name '{model_name}' should not be empty."
+        where = f"request with id '{id_text}' and model name '{name_text}' should not be empty."
         if any(tensor is None for tensor in inputs):
             raise TritonModelException(f"Input tensor for {where}")
-        if not all(requested_output_names):
+        if not all(output_names):
             raise TritonModelException(f"Requested output name for {where}")
         self._inputs = list(inputs)
         self._instance = None
         self._target = (
-            wire_text(model_name),
+            wire_text(name_text),
             index(model_version),
             preferred_memory or PreferredMemory(TRITONSERVER_MEMORY_CPU),
         )
@@ -143,9 +144,9 @@ class InferenceRequest:
         context = "" if trace is None else trace.get_context() or ""
         self._work = WorkRequest(
             handle=0,
-            id=wire_text(request_id),
+            id=wire_text(id_text),
             inputs=[],
-            requested_outputs=[wire_text(name) for name in dict.fromkeys(requested_output_names)],
+            requested_outputs=[wire_text(name) for name in dict.fromkeys(output_names)],
             parameters=check_parameters(parameters),
             correlation_id=_check_correlation_id(correlation_id),
             flags=index(flags),

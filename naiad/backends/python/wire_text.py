@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def as_text(value: Any) -> Any:
+def as_text(value: object) -> Any:
     """Decodes UTF-8 bytes, which Triton's API accepts wherever it accepts a `str`. Any other value
     is returned as it is. Raises UnicodeDecodeError."""
     return value.decode() if isinstance(value, (bytes, bytearray)) else value

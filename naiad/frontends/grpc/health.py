@@ -31,10 +31,15 @@ class Health:
         self._watches = Watches(self, options)
 
     def check(self, call: Call, message: Buffer) -> None:
-        reply(
-            call,
-            HealthCheckResponse(status=self.status(parse(HealthCheckRequest, message).service)),
-        )
+        def respond(is_ready: bool) -> None:
+            if not call.is_done:
+                reply(call, HealthCheckResponse(status=_serving(is_ready)))
+
+        service = parse(HealthCheckRequest, message).service
+        if any(row.name == service for row in self._core.repository_index(ready_only=False)):
+            self._core.ask_model_ready(service, "", respond)
+        else:
+            self._core.ask_ready(respond)
 
     def watch(self, call: Call, message: Buffer) -> None:
         """Raises GrpcError if there are too many Watch calls."""
@@ -44,6 +49,7 @@ class Health:
         return self.statuses([service])[service]
 
     def statuses(self, services: Iterable[str]) -> dict[str, _Serving]:
+        """Does not run the models' own readiness hooks: a Watch would run them all the time."""
         core = self._core
         names = {row.name for row in core.repository_index(ready_only=False)}
         server = _serving(core.is_ready())

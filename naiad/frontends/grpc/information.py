@@ -22,7 +22,7 @@ class Information:
     def handlers(self) -> dict[str, UnaryHandler]:
         return {
             "ServerLive": unary(pb.ServerLiveRequest, self._server_live),
-            "ServerReady": unary(pb.ServerReadyRequest, self._server_ready),
+            "ServerReady": self._slow.unary(pb.ServerReadyRequest, self._server_ready),
             "ModelReady": self._slow.unary(pb.ModelReadyRequest, self._model_ready, _model_name),
             "ServerMetadata": unary(pb.ServerMetadataRequest, self._server_metadata),
             "ModelMetadata": unary(pb.ModelMetadataRequest, self._model_metadata, _model_name),
@@ -37,10 +37,12 @@ class Information:
     ) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=self._core.is_live())
 
-    def _server_ready(
+    async def _server_ready(
         self, request: pb.ServerReadyRequest, identity: Identity | None
     ) -> pb.ServerReadyResponse:
-        return pb.ServerReadyResponse(ready=self._core.is_ready())
+        ready: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._core.ask_ready(ready.set_result)
+        return pb.ServerReadyResponse(ready=await ready)
 
     async def _model_ready(
         self, request: pb.ModelReadyRequest, identity: Identity | None

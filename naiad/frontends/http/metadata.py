@@ -26,7 +26,7 @@ class MetadataRoutes:
         respond_empty(exchange, 200 if self._core.is_live() else 400)
 
     def ready(self, exchange: Exchange, _names: Names) -> None:
-        respond_empty(exchange, 200 if self._core.is_ready() else 400)
+        self._core.ask_ready(lambda is_ready: respond_empty(exchange, 200 if is_ready else 400))
 
     def model_ready(self, exchange: Exchange, names: Names) -> None:
         def respond(is_ready: bool) -> None:

@@ -3,9 +3,10 @@ while it is loaded.
 
 In:  `file:<path>` parameters. Out: an OverrideFolder, held by every version that was loaded from
      it.
-Rules: a path outside the model's directory is refused before anything is written. The directory
-       has mode 0700. It is deleted when its last holder releases it; directories that a killed
-       server left behind are deleted when the next server starts.
+Rules: paths are relative to the model's directory, with or without a leading slash. A path outside
+       of it is refused before anything is written. The directory has mode 0700. It is deleted
+       when its last holder releases it; directories that a killed server left behind are deleted
+       when the next server starts.
 """
 
 from __future__ import annotations
@@ -83,11 +84,18 @@ def remove_leftovers() -> None:
 
 
 def _checked(path: str) -> list[str]:
-    """The parts of the path. A path that is not clearly inside the directory is refused; it is
-    never corrected."""
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    is_inside = parts and not path.startswith("/") and not path.endswith("/") and ".." not in parts
-    if not is_inside or "\\" in path or any(ord(character) < 32 for character in path):
+    """The parts of the path after `..` has been resolved."""
+    parts: list[str] = []
+    is_inside = True
+    for part in path.split("/"):
+        if part == "..":
+            is_inside = is_inside and bool(parts)
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    names_file = bool(parts) and path.rpartition("/")[2] not in ("", ".", "..")
+    is_plain = "\\" not in path and all(ord(character) >= 32 for character in path)
+    if not (is_inside and names_file and is_plain):
         raise invalid_arg(
             f"Invalid file parameter 'file:{_shown(path)}': the path must stay within model "
             "directory."

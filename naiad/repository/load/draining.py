@@ -30,9 +30,9 @@ class Drains:
             instance.loan.recall()
         return self._run(self._stop(model, on_stopped))
 
-    def retire(self, model: Model, instance: Instance) -> None:
+    def retire(self, model: Model, instance: Instance) -> asyncio.Task[None]:
         """Stops one instance of a model that keeps serving without it."""
-        self._run(model.retire(instance, FINALIZE_TIMEOUT_S))
+        return self._run(model.retire(instance, FINALIZE_TIMEOUT_S))
 
     async def finish(self) -> None:
         """Returns when every copy has stopped."""

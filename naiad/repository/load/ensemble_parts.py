@@ -1,7 +1,9 @@
 """The parts of an ensemble: which models its steps mean, and whether these serve.
 
 In:  the config of an ensemble, and the namespace it belongs to. Out: entries, keys and models.
-Rule: with namespacing, a name means the model of the ensemble's own namespace first.
+Rule: with namespacing, a name means the model of the ensemble's own namespace first, loaded or not.
+      Which models the steps mean is decided when the ensemble is built; it is built again when that
+      changes.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from naiad.errors import NaiadError, invalid_arg
 from naiad.repository.entry import Entry
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSource, ModelSources
-from naiad.repository.namespace import Entries
+from naiad.repository.namespace import Entries, model_key
 from naiad.repository.store import Store
 
 Infer = Callable[[Job], ResponseStream]
@@ -26,19 +28,33 @@ class EnsembleParts:
         self._sources = sources
 
     def find(self, name: str, namespace: str) -> Entry | None:
+        if self._sources.is_namespacing:
+            own = self._entries.by_key.get(model_key(namespace, name))
+            if (own is not None and own.models) or self._own_place(name, namespace) is not None:
+                return own
         try:
-            return self._entries.part(name, namespace)
+            return self._entries.find(name)
         except NaiadError:  # The name is ambiguous; `models` reports it.
             return None
 
+    def _own_place(self, name: str, namespace: str) -> Store | None:
+        places = self._sources.places(name)
+        return next((store for store in places if store.location == namespace), None)
+
     def places(self, name: str, namespace: str) -> list[Store]:
         """The repositories that may hold the part."""
-        places = self._sources.places(name)
-        own = [store for store in places if store.location == namespace]
-        return own if own and self._sources.is_namespacing else places
+        own = self._own_place(name, namespace) if self._sources.is_namespacing else None
+        return self._sources.places(name) if own is None else [own]
 
     def keys(self, source: ModelSource) -> set[str]:
         return {self._key(name, source.namespace) for name in source.parts}
+
+    def are_others_meant(self, ensemble: Entry) -> bool:
+        """The steps of a built ensemble mean other models than when it was built."""
+        source = ensemble.source
+        if not self._sources.is_namespacing or source is None or not ensemble.part_keys:
+            return False
+        return self.keys(source) != ensemble.part_keys
 
     def _key(self, name: str, namespace: str) -> str:
         entry = self.find(name, namespace)
@@ -86,12 +102,10 @@ class EnsembleParts:
         """The function that sends the steps' requests to the models of the right namespace."""
         if not self._sources.is_namespacing or source.store is None:
             return infer
-        namespace = source.namespace
+        keys = {name: self._key(name, source.namespace) for name in source.parts}
 
         def infer_part(job: Job) -> ResponseStream:
-            entry = self._entries.part(job.request.model_name, namespace)
-            if entry is not None:
-                job.request.model_name = entry.key
+            job.request.model_name = keys[job.request.model_name]
             return infer(job)
 
         return infer_part

@@ -21,8 +21,9 @@ from naiad.repository.model_source import (
     ModelSources,
     NoVersionError,
     Override,
+    poll_failure,
 )
-from naiad.repository.namespace import Entries
+from naiad.repository.namespace import Entries, name_of
 from naiad.repository.store import Store
 
 
@@ -85,14 +86,16 @@ class LoadScopes:
         return LoadScope(self._with_ensembles({key}))
 
     def _with_ensembles(self, keys: set[str]) -> frozenset[str]:
-        """Adds the ensembles that are made of these models, directly or through other
-        ensembles."""
+        """Adds the ensembles that are made of these models, directly or through other ensembles,
+        and those whose steps may mean them."""
         keys = set(keys)
         while True:
+            names = {name_of(key) for key in keys}
             ensembles = {
                 entry.key
                 for entry in self._entries
-                if entry.key not in keys and not entry.part_keys.isdisjoint(keys)
+                if entry.key not in keys
+                and not names.isdisjoint(name_of(key) for key in entry.part_keys)
             }
             if not ensembles:
                 return frozenset(keys)
@@ -126,9 +129,9 @@ class LoadScopes:
             places = [None]
         if not places:
             missing = internal(f"failed to load '{name}', no version is available")
-            return [Node(name, name, "", error=_unreadable(name, missing), is_requested=True)]
+            return [Node(name, name, "", error=poll_failure(name, missing), is_requested=True)]
         if len(places) > 1 and not self._sources.is_namespacing:
-            duplicate = _unreadable(name, invalid_arg(DUPLICATE))
+            duplicate = poll_failure(name, invalid_arg(DUPLICATE))
             return [Node(name, name, "", error=duplicate, is_requested=True)]
         nodes: dict[str, Node] = {}
         for store in places:
@@ -156,7 +159,7 @@ class LoadScopes:
             log.error(f"failed to load '{name}': {error.message}")
             node.error = invalid_arg(f"load failed for model '{name}': {error.message}\n")
         except NaiadError as error:
-            node.error = _unreadable(name, error)
+            node.error = poll_failure(name, error)
         if node.source is not None and node.source.parts:
             self._read_part_nodes(node, node.source, should_load_parts, nodes)
         return node
@@ -181,7 +184,7 @@ class LoadScopes:
                 continue
             if len(places) > 1:
                 node.source = None
-                node.error = _unreadable(node.name, invalid_arg(f"'{name}': {DUPLICATE}"))
+                node.error = poll_failure(node.name, invalid_arg(f"'{name}': {DUPLICATE}"))
                 return
             part = self._read_node(name, places[0], Override(), True, nodes)
             node.depth = max(node.depth, part.depth + 1)
@@ -211,11 +214,3 @@ def _leads_to(start: str, target: str, parts: dict[str, set[str]]) -> bool:
             seen.add(name)
             unvisited += parts.get(name, set())
     return False
-
-
-def _unreadable(name: str, error: NaiadError) -> NaiadError:
-    """The client gets Triton's general message; the log gets the reason."""
-    log.error(f"Poll failed for model directory '{name}': {error.message}")
-    message = internal(f"failed to load '{name}', failed to poll from model repository")
-    message.__cause__ = error
-    return message

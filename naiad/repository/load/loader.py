@@ -47,11 +47,14 @@ from naiad.scheduling.ensemble.ensemble import Infer
 from naiad.scheduling.ensemble.relay import Find
 from naiad.scheduling.rate_limiter import Needs, Permit, RateLimiter, read_needs
 from naiad.scheduling.scheduler import Scheduler
+from naiad.scheduling.start_delay import NO_DELAY, StartDelay
 from naiad.settings import LatencyMetrics
 from naiad.shm.arena import Arena
 from naiad.shm.directory import SlotDirectory
 from naiad.worker.import_backend import BACKENDS, find_backend
 
+STUB_NAME_EXCLUDES = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
+"""Triton passes the name of a Python model's instance to a shell, and refuses these characters."""
 EXECUTION_TIMEOUT = "EXECUTION_TIMEOUT_SECS"
 """Parameter of a model's config: a worker whose `execute` takes longer is killed. Without it, a
 slow worker counts as busy, not as dead."""
@@ -67,6 +70,7 @@ class LoadOptions(msgspec.Struct, frozen=True):
     gpu_limits: GpuLimits = GpuLimits()
     environments: PythonEnvironments | None = None
     """None: every model runs on the server's own interpreter."""
+    start_delay: StartDelay = NO_DELAY
 
 
 class LoaderServices(Services, Protocol):
@@ -190,7 +194,14 @@ class Loader:
                         permit,
                     )
                 )
-            scheduler = build_scheduler(config, instances, self._clock, statistics, model_dir)
+            scheduler = build_scheduler(
+                config,
+                instances,
+                self._clock,
+                statistics,
+                model_dir,
+                self._options.start_delay,
+            )
             process = configured.process if configured is not None else None
             await _all_or_none(
                 [
@@ -234,7 +245,9 @@ class Loader:
             raise InvalidConfigError(fit.errors)
         config.model_transaction_policy.decoupled = is_decoupled_ensemble(config, models)
         statistics = build_statistics(config.name, version, self._options.latency)
-        spec = self._spec(config, version, versions, model_dir)
+        spec = _with_labels_of_parts(
+            self._spec(config, version, versions, model_dir), config, parts
+        )
         find = self._services.find if infer is None or infer == self._services.infer else None
         scheduler = build_ensemble(
             config, version, models, infer or self._services.infer, self._clock, statistics, find
@@ -441,6 +454,9 @@ class Loader:
         kind = ModelInstanceGroup.Kind.Name(group.kind).removeprefix("KIND_")
         options = self._options.backend_config
         backend_dir = self._backend_dir(config.backend)
+        if config.backend == "python" or backend_dir is not None:
+            _check_stub_name(config.name)
+            _check_stub_name(group.name)
         place = self._options.host_policies.place(group, device)
         return LoadArguments(
             config.name,
@@ -456,6 +472,26 @@ class Loader:
             place.cpu_cores,
             place.numa_node,
         )
+
+
+def _with_labels_of_parts(
+    spec: ModelSpec, config: ModelConfig, parts: Mapping[str, Model]
+) -> ModelSpec:
+    """An output of an ensemble that has no labels gets those of the model output behind it."""
+    outputs = dict(spec.outputs)
+    for step in config.ensemble_scheduling.step:
+        of_part = parts[step.model_name].spec.outputs
+        for name, tensor in step.output_map.items():
+            if tensor in outputs and not outputs[tensor].labels and name in of_part:
+                outputs[tensor] = msgspec.structs.replace(
+                    outputs[tensor], labels=of_part[name].labels
+                )
+    return msgspec.structs.replace(spec, outputs=outputs)
+
+
+def _check_stub_name(name: str) -> None:
+    if not STUB_NAME_EXCLUDES.isdisjoint(name):
+        raise invalid_arg("Invalid stub name: contains invalid characters")
 
 
 async def _all_or_none(starts: list[Coroutine[Any, Any, None]]) -> None:

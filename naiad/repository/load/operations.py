@@ -141,10 +141,11 @@ class Operations:
                     self._unload_parts(entry)
 
     async def _remove(self, key: str) -> None:
-        async with self._locks.acquire(partial(self._reloader.scopes.of_removal, key)):
+        async with self._locks.acquire(partial(self._reloader.scopes.of_removal, key)) as lock:
             entry = self._entries.by_key.get(key)
             if entry is not None:
                 self._unload_entry(entry)
+                await self._reloader.relink_ensembles(lock)
 
     def _unload_entry(self, entry: Entry) -> None:
         """Unloads the model and the ensembles that are made of it. These return with the model."""

@@ -81,22 +81,30 @@ class Reloader:
         if node.source is None:
             raise self._unreadable(entry, node)
         serving = entry.origins if entry.models else {}
-        plan = plan_reload(serving, node.source, is_forced=node.is_forced)
+        broken = {version for version, model in entry.models.items() if model.breakdown}
+        plan = plan_reload(serving, node.source, broken=broken, is_forced=node.is_forced)
         if plan.is_empty:
             return
         entry.is_wanted = True
-        copies = await self._start_copies(entry, plan, lock)
+        retiring: list[asyncio.Task[None]] = []
+        copies = await self._start_copies(entry, plan, lock, retiring)
         self._switch.swap_in(entry, plan, copies)
         await self._rebuild_ensembles(entry, lock)
+        # An instance that is removed may wait for a call of the model that requested this load.
+        if retiring and not lock.caller:
+            await asyncio.wait(retiring)
 
-    async def _start_copies(self, entry: Entry, plan: ReloadPlan, lock: LoadLock) -> Copies:
-        """Starts a copy of each version that needs one, and resizes versions in place."""
+    async def _start_copies(
+        self, entry: Entry, plan: ReloadPlan, lock: LoadLock, retiring: list[asyncio.Task[None]]
+    ) -> Copies:
+        """Starts a copy of each version that needs one, and resizes versions in place. Adds a task
+        to `retiring` for each instance that is removed and will soon have been finalized."""
         if plan.source.is_ensemble:
             return self._build_ensemble(entry, plan)
         async with self._slot(lock):
             try:
                 await self._make_room(entry, plan, lock)
-                return await self._start_versions(entry, plan, lock)
+                return await self._start_versions(entry, plan, lock, retiring)
             finally:
                 entry.is_between_copies = False
 
@@ -127,7 +135,9 @@ class Reloader:
         entry.is_between_copies = True
         await asyncio.gather(*self._switch.retire(entry, set(old)))
 
-    async def _start_versions(self, entry: Entry, plan: ReloadPlan, lock: LoadLock) -> Copies:
+    async def _start_versions(
+        self, entry: Entry, plan: ReloadPlan, lock: LoadLock, retiring: list[asyncio.Task[None]]
+    ) -> Copies:
         for version in plan.start:
             log.info(f"loading: {entry.name}:{version}")
         entry.begin_loading(plan.start)
@@ -136,7 +146,7 @@ class Reloader:
         try:
             copies = await self._starter.start(plan.source, plan.start)
             if plan.resize and not failures(copies):
-                copies |= await self._resize(entry, plan)
+                copies |= await self._resize(entry, plan, retiring)
             return copies
         except BaseException:
             entry.abandon_loading(plan.start)
@@ -144,7 +154,9 @@ class Reloader:
         finally:
             lock.starting -= groups
 
-    async def _resize(self, entry: Entry, plan: ReloadPlan) -> Copies:
+    async def _resize(
+        self, entry: Entry, plan: ReloadPlan, retiring: list[asyncio.Task[None]]
+    ) -> Copies:
         """Adds and removes instances in place. A version whose scheduler cannot do that gets a new
         copy."""
         copies: Copies = {}
@@ -159,7 +171,9 @@ class Reloader:
             if removed is None:
                 copies |= await self._starter.start(plan.source, [version])
             for instance in removed or ():
-                self._switch.retire_instance(model, instance)
+                is_held = model.holds_sequences(instance)
+                task = self._switch.retire_instance(model, instance)
+                retiring += [] if is_held else [task]
         return copies
 
     # Ensembles.
@@ -193,16 +207,26 @@ class Reloader:
         return copies
 
     async def _rebuild_ensembles(self, part: Entry, lock: LoadLock) -> None:
-        """Rebuilds the ensembles whose plan describes the replaced copies of this part, and those
-        that could not be built without it."""
+        """Rebuilds the ensembles whose plan describes the replaced copies of this part, those that
+        could not be built without it, and those whose steps mean this part now."""
         for entry in self._entries:
-            is_due = bool(entry.models) or entry.returns_with_parts
-            if part.key not in entry.part_keys or entry is part or not is_due:
-                continue
-            node = Node(entry.key, entry.name, entry.namespace, entry.source, is_forced=True)
-            # The log has the reason; the part serves either way.
-            with contextlib.suppress(NaiadError):
-                await self._reload_model(node, lock)
+            is_affected = part.key in entry.part_keys or self._parts.are_others_meant(entry)
+            if is_affected and entry is not part:
+                await self._rebuild_ensemble(entry, lock)
+
+    async def relink_ensembles(self, lock: LoadLock) -> None:
+        """Rebuilds the ensembles whose steps mean other models since a model was removed."""
+        for entry in self._entries:
+            if self._parts.are_others_meant(entry):
+                await self._rebuild_ensemble(entry, lock)
+
+    async def _rebuild_ensemble(self, entry: Entry, lock: LoadLock) -> None:
+        if not entry.models and not entry.returns_with_parts:
+            return
+        node = Node(entry.key, entry.name, entry.namespace, entry.source, is_forced=True)
+        # The log has the reason; the part serves either way.
+        with contextlib.suppress(NaiadError):
+            await self._reload_model(node, lock)
 
 
 def _requested_errors(layer: list[Node], results: list[BaseException | None]) -> list[NaiadError]:

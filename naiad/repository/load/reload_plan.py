@@ -8,7 +8,7 @@ Triton's rule: a version is started again when its files or its config have chan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -38,10 +38,15 @@ class ReloadPlan(msgspec.Struct, frozen=True):
 
 
 def plan_reload(
-    serving: Mapping[int, Origin], source: ModelSource, *, is_forced: bool = False
+    serving: Mapping[int, Origin],
+    source: ModelSource,
+    *,
+    broken: Collection[int] = (),
+    is_forced: bool = False,
 ) -> ReloadPlan:
-    """`serving` has the origin of each version that serves. With `is_forced` every version is
-    started again, which is for ensembles whose parts have changed."""
+    """`serving` has the origin of each version that serves. The versions in `broken` are started
+    again even if they have not changed, because their workers cannot be restarted. With `is_forced`
+    every version is started again, which is for ensembles whose parts have changed."""
     config, groups = _without_counts(source.config), _groups(source.config)
     origins = {
         version: Origin(source.fingerprint.of_version(version), config, groups)
@@ -55,6 +60,7 @@ def plan_reload(
         if (
             old is None
             or is_forced
+            or version in broken
             or source.folder is not None
             or (old.files, old.config) != (origin.files, origin.config)
         ):

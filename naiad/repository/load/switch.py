@@ -96,9 +96,10 @@ class Switch:
             status.become(State.UNAVAILABLE, "unloaded")
             log.info(f"successfully unloaded '{entry.name}' version {version}")
 
-    def retire_instance(self, model: Model, instance: Instance) -> None:
-        """Stops one instance of a model that keeps serving without it."""
-        self._drains.retire(model, instance)
+    def retire_instance(self, model: Model, instance: Instance) -> asyncio.Task[None]:
+        """Stops one instance of a model that keeps serving without it. The task ends when the
+        instance has been finalized."""
+        return self._drains.retire(model, instance)
 
     async def finish(self) -> None:
         """Returns when every retired copy has stopped."""

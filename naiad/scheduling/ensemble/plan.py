@@ -19,6 +19,31 @@ MAX_ROUTES = 256
 itself."""
 
 
+class BatchConversion(msgspec.Struct, frozen=True):
+    """How a tensor goes from a model with a batch dimension to a reader without one, or back. The
+    client of the ensemble is a reader, too.
+
+    Triton's rule: a shape that fits the reader as it is stays. A tensor without a batch dimension
+    that fits becomes a batch of 1; a batch of 1 that does not fit loses its batch dimension.
+    """
+
+    dims: list[int]
+    """What the reader expects, without a batch dimension."""
+    has_batch: bool
+    """The reader has a batch dimension, and whoever made the tensor has none."""
+
+    def shape(self, shape: list[int]) -> list[int]:
+        fits = len(shape) == len(self.dims) and all(
+            dim in (-1, size) for dim, size in zip(self.dims, shape, strict=True)
+        )
+        if self.has_batch:
+            return [1, *shape] if fits else shape
+        return shape[1:] if not fits and shape[:1] == [1] else shape
+
+    def apply(self, tensor: Tensor) -> Tensor:
+        return Tensor(tensor.name, tensor.datatype, self.shape(tensor.shape), tensor.data)
+
+
 class Step(msgspec.Struct, frozen=True):
     model_name: str
     model_version: str
@@ -28,6 +53,8 @@ class Step(msgspec.Struct, frozen=True):
     output_map: dict[str, str]
     """The outputs of the model -> tensors of the ensemble."""
     is_decoupled: bool = False
+    conversions: dict[str, BatchConversion] = {}
+    """The inputs of the model that may get or lose a batch dimension."""
 
 
 class RouteStep(msgspec.Struct, eq=False):
@@ -89,6 +116,7 @@ class EnsemblePlan:
         max_inflight_requests: int,
         input_reshapes: dict[str, TensorReshape] | None = None,
         output_reshapes: dict[str, TensorReshape] | None = None,
+        output_conversions: dict[str, BatchConversion] | None = None,
     ) -> None:
         self.name = name
         self.version = version
@@ -101,6 +129,9 @@ class EnsemblePlan:
         before the step is told to pause."""
         self.input_reshapes = input_reshapes or {}
         self.output_reshapes = output_reshapes or {}
+        self.output_conversions = output_conversions or {}
+        """The outputs of the ensemble that may get or lose a batch dimension, before they are
+        reshaped."""
         self._all = self._find_route(outputs)
         self._routes: dict[tuple[str, ...], Route] = {}
 
@@ -164,6 +195,7 @@ class EnsemblePlan:
         return (
             not entry.feeds
             and not self.output_reshapes
+            and not self.output_conversions
             and len(set(made)) == len(made)
             and sorted(made) == sorted(outputs)
         )
@@ -187,4 +219,6 @@ def _sole_successor(entry: RouteStep) -> RouteStep | None:
     if len(entry.feeds) != 1 or entry.num_outputs:
         return None
     (reader, count), made = entry.feeds[0], list(entry.step.output_map.values())
+    if reader.step.conversions:
+        return None
     return reader if count == len(reader.step.input_map) and len(set(made)) == len(made) else None

@@ -182,11 +182,14 @@ class Run:
     def _step_request(self, entry: RouteStep, scope: Scope) -> InferRequest:
         step, outer, mark = entry.step, self.job.request, None
         inputs: list[Tensor] = []
-        tensors, marks = scope.tensors, scope.marks
+        tensors, marks, conversions = scope.tensors, scope.marks, step.conversions
         for name, source in step.input_map.items():
             tensor = tensors.get(source)
             if tensor is not None:
-                inputs.append(Tensor(name, tensor.datatype, tensor.shape, tensor.data))
+                shape = tensor.shape
+                if conversions and name in conversions:
+                    shape = conversions[name].shape(shape)
+                inputs.append(Tensor(name, tensor.datatype, shape, tensor.data))
             if marks is not None and source in marks:
                 mark = marks[source]
         request = InferRequest(
@@ -290,6 +293,12 @@ class Run:
             for name in self.route.outputs
             if (tensor := tensors.get(name)) is not None
         ]
+        if self._plan.output_conversions:
+            conversions = self._plan.output_conversions
+            outputs = [
+                conversions[tensor.name].apply(tensor) if tensor.name in conversions else tensor
+                for tensor in outputs
+            ]
         if self._plan.output_reshapes:
             reshapes = self._plan.output_reshapes
             outputs = [

@@ -1,16 +1,19 @@
 """A new copy of a sequence model replaces old ones: a sequence stays with the copy that began it.
 
 In:  requests for the new copy. Out: a request that continues a sequence goes to the copy that has
-     begun it; every other request goes to the new copy.
+     begun it; every other request goes to the new copy. A request that starts a sequence again ends
+     the one that an old copy has.
 Rule: however often a model is reloaded, one Handover stands in front of its current copy. It holds
       an old copy until that copy's sequences have ended.
 """
 
 from __future__ import annotations
 
+from naiad import log
 from naiad.core.job import Job
 from naiad.core.response import ResponseStream
 from naiad.scheduling.scheduler import Resizable, SequenceKeeper
+from naiad.scheduling.sequence.sequence import conflict_message
 
 
 class Handover:
@@ -30,14 +33,18 @@ class Handover:
     # Scheduler.
 
     def enqueue(self, job: Job) -> ResponseStream:
-        request, id = job.request, job.request.sequence_id
-        # Newest first: a client may have started its sequence again on a newer copy, while the
-        # first attempt waits in an old copy for its idle timeout.
-        if self._older and not request.sequence_start and not self._current.has_sequence(id):
-            for scheduler in self._older:
-                if scheduler.has_sequence(id):
-                    return scheduler.enqueue(job)
-        return self._current.enqueue(job)
+        if not self._older:
+            return self._current.enqueue(job)
+        id = job.request.sequence_id
+        owner = next((old for old in self._older if old.has_sequence(id)), None)
+        if owner is None or self._current.has_sequence(id):
+            return self._current.enqueue(job)
+        if not job.request.sequence_start:
+            return owner.enqueue(job)
+        stream = self._current.enqueue(job)
+        log.warning(conflict_message(id, job.request.model_name))
+        owner.end_sequence(id)
+        return stream
 
     def inflight(self) -> int:
         return self._current.inflight()
@@ -57,3 +64,7 @@ class Handover:
         return self._current.has_sequence(id) or any(
             scheduler.has_sequence(id) for scheduler in self._older
         )
+
+    def end_sequence(self, id: int | str) -> None:
+        for scheduler in (self._current, *self._older):
+            scheduler.end_sequence(id)

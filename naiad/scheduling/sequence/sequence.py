@@ -34,8 +34,17 @@ from naiad.scheduling.sequence.controls import SequenceControls
 from naiad.scheduling.sequence.implicit_state import ImplicitState
 from naiad.scheduling.sequence.lane import DirectRule, Lane, Sequence
 from naiad.scheduling.sequence.null_job import NullJobs
+from naiad.scheduling.start_delay import NO_DELAY, StartDelay
 
 MAX_STRING_ID_CHARS = 128
+
+
+def conflict_message(id: int | str, model_name: str) -> str:
+    """Triton's warning when a sequence starts again before it has ended."""
+    return (
+        f"sequence {id} for model '{model_name}' has a conflict. The previous sequence did not end "
+        "before this sequence start. Previous sequence will be terminated early."
+    )
 
 
 class SequencePlan(msgspec.Struct, frozen=True):
@@ -62,8 +71,12 @@ class SequenceScheduler:
         plan: SequencePlan,
         clock: Clock,
         statistics: ModelStatistics,
+        start_delay: StartDelay = NO_DELAY,
     ) -> None:
         self._plan = plan
+        self._start_delay = start_delay
+        self._held: set[Lane] = set()
+        """Lanes that execute nothing before enough requests wait."""
         self._clock = clock
         self._statistics = statistics
         self._has_state = bool(plan.state.tensors)
@@ -82,6 +95,8 @@ class SequenceScheduler:
         self._stopped: asyncio.Future[None] | None = None
         for instance in instances:
             self._add_lane(instance)
+        if start_delay.num_queued:
+            self._held.update(self._lanes)
 
     def _add_lane(self, instance: Executor) -> None:
         lane = self._lane_of[instance] = Lane(instance, self._plan.slots_per_instance)
@@ -116,12 +131,22 @@ class SequenceScheduler:
     def has_sequence(self, id: int | str) -> bool:
         return id in self._by_id
 
+    def end_sequence(self, id: int | str) -> None:
+        sequence = self._by_id.get(id)
+        if sequence is None:
+            return
+        self._forget(sequence)
+        if sequence.is_idle:
+            self._end(sequence)
+
     def inflight(self) -> int:
         return self._num_waiting + sum(lane.instance.inflight for lane in self._lanes)
 
     async def stop(self) -> None:
         """Sequences that have begun may go on to their end, or until they are idle for too long."""
         self._is_stopping = True
+        if self._held:
+            self._dispatch_soon()
         while not self._is_drained():
             self._stopped = asyncio.get_running_loop().create_future()
             await self._stopped
@@ -153,6 +178,9 @@ class SequenceScheduler:
     def add_instance(self, instance: Executor) -> None:
         self._add_lane(instance)
         self._place_from_backlog()
+
+    def holds_sequences(self, instance: Executor) -> bool:
+        return bool(self._lane_of[instance].num_used)
 
     async def remove_instance(self, instance: Executor) -> None:
         """The sequences in its slots go on to their end."""
@@ -190,11 +218,7 @@ class SequenceScheduler:
         sequence = self._by_id.get(id)
         if sequence is not None:
             if request.sequence_start:
-                log.warning(
-                    f"sequence {id} for model '{model_name}' has a conflict. The previous sequence "
-                    "did not end before this sequence start. Previous sequence will be terminated "
-                    "early."
-                )
+                log.warning(conflict_message(id, model_name))
             return sequence
         if not request.sequence_start:
             raise invalid_arg(
@@ -337,7 +361,31 @@ class SequenceScheduler:
         for lane in self._lanes:
             self._dispatch_lane(lane)
 
+    def _starts_now(self, lane: Lane) -> bool:
+        """Ends the delay of the start when enough requests wait: for this lane, or for all lanes of
+        the direct strategy, whose requests are counted together. A scheduler that stops executes
+        what it has."""
+        delay = self._start_delay
+        if self._is_stopping:
+            self._held.clear()
+        elif self._plan.direct is None:
+            if len(lane.ready) >= delay.num_queued:
+                self._held.discard(lane)
+        else:
+            num_queued = sum(
+                len(sequence.jobs)
+                for each in self._lanes
+                for sequence in each.slots
+                if sequence is not None
+            )
+            num_backlogged = sum(len(sequence.jobs) for sequence in self._backlog)
+            if num_queued >= delay.num_queued and num_backlogged >= delay.num_backlogged:
+                self._held.clear()
+        return lane not in self._held
+
     def _dispatch_lane(self, lane: Lane) -> None:
+        if lane in self._held and not self._starts_now(lane):
+            return
         plan = self._plan
         while lane.ready and lane.instance.is_free:
             now_ns = self._clock.now_ns()
@@ -496,7 +544,9 @@ class SequenceScheduler:
             )
             for sequence in [s for s in lane.slots if s is not None]:
                 self._end(sequence, error)
-            if all(lane.instance.is_broken for lane in self._lanes):
+            if all(
+                lane.instance.is_broken and not lane.instance.is_serving for lane in self._lanes
+            ):
                 for sequence in list(self._backlog):
                     self._end(
                         sequence,

@@ -33,7 +33,6 @@ def test_names_without_namespaces() -> None:
     entry = entries.add("m", "m")
     assert entries.add("m", "m") is entry
     assert entries.find("m") is entry
-    assert entries.part("m", "anywhere") is entry
     assert entries.find("other") is None
 
 
@@ -47,8 +46,7 @@ def test_names_in_namespaces() -> None:
     with pytest.raises(NaiadError, match="There are 2 identifiers of model 'm' in global map"):
         entries.find("m")
     assert entries.find("/repo2::m") is two
-    assert entries.part("m", "/repo1") is one
-    assert entries.part("once", "/repo2") is once
+    assert entries.find("once") is once
     assert entries.find("nowhere") is None
     two.is_wanted = False
     assert entries.find("m") is one

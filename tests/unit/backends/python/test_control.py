@@ -33,7 +33,7 @@ def test_operations(instance: Instance, runtime: FakeRuntime) -> None:
 def test_text_may_be_utf8_bytes(instance: Instance, runtime: FakeRuntime) -> None:
     pb_utils.load_model("grün".encode(), config=b"{}", files={b"file:1/model.py": b"x"})
     pb_utils.unload_model(b"a")
-    pb_utils.is_model_ready(b"a", bytearray(b"3"))
+    pb_utils.is_model_ready(b"a", bytearray(b"3"))  # type: ignore[arg-type]
     assert runtime.controls == [
         ControlOperation("load_model", "grün", config="{}", files={"file:1/model.py": b"x"}),
         ControlOperation("unload_model", "a"),

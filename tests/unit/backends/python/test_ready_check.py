@@ -1,9 +1,8 @@
-"""A model's `is_ready`: sync and async hooks, wrong results, and hooks that hang."""
+"""A model's `is_ready`: sync and async hooks, and wrong results."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from naiad.backends.python.instance import Instance
 from naiad.backends.python.ready_check import ReadyCheck
-from tests.unit.backends.fake_runtime import WAIT_S, FakeRuntime
+from tests.unit.backends.fake_runtime import FakeRuntime
 
 
 def sync(result: Any) -> Callable[[], Any]:
@@ -61,35 +60,3 @@ def test_an_exception_means_not_ready(instance: Instance, runtime: FakeRuntime, 
         for _, message, file, _ in runtime.logged
     )
     assert len(runtime.logged) == 2
-
-
-def test_a_hook_that_hangs_means_not_ready(instance: Instance, runtime: FakeRuntime) -> None:
-    release, has_entered, entered = threading.Event(), threading.Event(), []
-
-    def hook() -> bool:
-        entered.append(1)
-        has_entered.set()
-        return release.wait(WAIT_S)
-
-    check = ReadyCheck(hook, instance, limit_s=0.01)
-    assert check.check() is False
-    assert "did not return within 0.01 s" in runtime.logged[0][1]
-    assert has_entered.wait(WAIT_S)
-    assert check.check() is False
-    assert len(entered) == 1, "no second thread while the first hangs"
-    release.set()
-    assert check._thread is not None
-    check._thread.join()
-    check._limit_s = WAIT_S
-    assert check.check() is True
-
-
-async def test_a_coroutine_that_hangs_means_not_ready(
-    instance: Instance, runtime: FakeRuntime
-) -> None:
-    async def hook() -> bool:
-        await asyncio.Event().wait()
-        return True
-
-    assert await ReadyCheck(hook, instance, limit_s=0.01).check_async() is False
-    assert "did not return within 0.01 s" in runtime.logged[0][1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +23,7 @@ from naiad.repository.load.reload import ReloadOptions
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
 from naiad.repository.namespace import Entries
-from naiad.repository.store import LocalStore
+from naiad.repository.store import LocalStore, Store
 from tests.server.model_folder import put, write_ensemble, write_model
 
 
@@ -67,6 +68,8 @@ class FakeLoader:
         self.num_failures: dict[tuple[str, int], int] = {}
         """(name, version) -> how many more times it fails to start."""
         self.gates: dict[str, asyncio.Event] = {}
+        self.links: dict[int, dict[str, int]] = {}
+        """The number of an ensemble's copy -> its steps and the copies that they mean."""
         self.num_loading = 0
         self.max_loading = 0
         self.has_begun = asyncio.Event()
@@ -102,8 +105,20 @@ class FakeLoader:
             raise internal(f"{config.name}:{version} cannot")
         return FakeModel(self, config, version)
 
-    def build_ensemble(self, config: ModelConfig, version: int, *_: object) -> Model:
-        return FakeModel(self, config, version)
+    def build_ensemble(
+        self,
+        config: ModelConfig,
+        version: int,
+        versions: list[int],
+        model_dir: Path,
+        parts: dict[str, Model],
+        infer: object,
+    ) -> Model:
+        model = FakeModel(self, config, version)
+        self.links[model.number] = {
+            name: cast(FakeModel, part).number for name, part in parts.items()
+        }
+        return model
 
     async def resize(self, model: Model, groups: object, model_dir: Path) -> None:
         return None
@@ -394,3 +409,96 @@ async def test_a_model_that_cannot_be_read_leaves_no_entry(rig: Rig) -> None:
         "load failed for model 'empty': at least one version must be available under the version "
         "policy of model 'empty'\n"
     )
+
+
+# Namespaces.
+
+
+class NamespaceRig(Rig):
+    """Two repositories with namespaces. The ensemble `e` is in the first one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.loader = FakeLoader()
+        self.first, self.second = folder / "first", folder / "second"
+        self.first.mkdir()
+        self.second.mkdir()
+        self.entries = Entries(is_namespacing=True)
+        stores: list[Store] = [LocalStore(self.first), LocalStore(self.second)]
+        sources = ModelSources(stores, ConfigOptions(), is_namespacing=True)
+        self.operations = Operations(
+            self.entries, sources, cast(Loader, self.loader), ReloadOptions()
+        )
+
+    def meant(self) -> str:
+        """The repository whose model the step of `e` means; empty if `e` does not serve."""
+        ensemble = self.entries.by_key[f"{self.first}::e"].latest
+        if ensemble is None:
+            return ""
+        number = self.loader.links[cast(FakeModel, ensemble).number]["part"]
+        (entry,) = (
+            entry
+            for entry in self.entries
+            if entry.latest is not None and cast(FakeModel, entry.latest).number == number
+        )
+        return Path(entry.namespace).name
+
+
+@pytest.fixture
+async def namespaces(tmp_path: Path) -> AsyncIterator[NamespaceRig]:
+    one = NamespaceRig(tmp_path)
+    yield one
+    await one.operations.stop()
+
+
+async def test_a_step_means_its_own_repository_first_loaded_or_not(
+    namespaces: NamespaceRig,
+) -> None:
+    write_model(namespaces.second, "part")
+    await namespaces.load("part")
+    write_model(namespaces.first, "part")
+    write_ensemble(namespaces.first, "e", "part")
+    await namespaces.load("e")
+    assert namespaces.meant() == "first"
+
+
+async def test_a_step_of_another_repository_is_meant_until_there_is_an_own_one(
+    namespaces: NamespaceRig,
+) -> None:
+    write_model(namespaces.second, "part")
+    write_ensemble(namespaces.first, "e", "part")
+    await namespaces.load("e")
+    assert namespaces.meant() == "second"
+    write_model(namespaces.first, "part")
+    await namespaces.load("part")
+    assert namespaces.meant() == "first"
+
+
+async def test_a_step_means_another_repository_when_the_own_model_is_removed(
+    namespaces: NamespaceRig,
+) -> None:
+    for repository in (namespaces.first, namespaces.second):
+        write_model(repository, "part")
+    write_ensemble(namespaces.first, "e", "part")
+    assert await namespaces.operations.reload_all({"part", "e"}) == {}
+    assert namespaces.meant() == "first"
+    shutil.rmtree(namespaces.first / "part")
+    await namespaces.operations.remove(f"{namespaces.first}::part")
+    assert namespaces.meant() == "second"
+    shutil.rmtree(namespaces.second / "part")
+    await namespaces.operations.remove(f"{namespaces.second}::part")
+    assert namespaces.meant() == ""
+    write_model(namespaces.first, "part")
+    await namespaces.load("part")
+    assert namespaces.meant() == "first"
+
+
+async def test_an_unloaded_own_model_is_still_meant(namespaces: NamespaceRig) -> None:
+    for repository in (namespaces.first, namespaces.second):
+        write_model(repository, "part")
+    write_ensemble(namespaces.first, "e", "part")
+    await namespaces.load("e")
+    assert namespaces.meant() == "first"
+    await namespaces.unload("part")
+    assert namespaces.meant() == ""
+    await namespaces.load("part")
+    assert namespaces.meant() == "first"

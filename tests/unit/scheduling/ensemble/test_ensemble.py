@@ -15,7 +15,7 @@ from naiad.core.statistics import BatchTimes, ModelStatistics
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError, invalid_arg, unavailable
 from naiad.scheduling.ensemble.ensemble import EnsembleScheduler
-from naiad.scheduling.ensemble.plan import EnsemblePlan, Step, TensorReshape
+from naiad.scheduling.ensemble.plan import BatchConversion, EnsemblePlan, Step, TensorReshape
 from tests.fakes import FakeClock
 
 
@@ -404,3 +404,59 @@ def garbage_of_a_request() -> int:
         return gc.collect()
     finally:
         gc.enable()
+
+
+# Between models with and without a batch dimension.
+
+
+@pytest.mark.parametrize(
+    ("dims", "has_batch", "shape", "converted"),
+    [
+        ([2], True, [2], [1, 2]),
+        ([-1], True, [3], [1, 3]),
+        ([2], True, [3, 2], [3, 2]),
+        ([2], True, [3], [3]),
+        ([], True, [], [1]),
+        ([2], False, [1, 2], [2]),
+        ([2], False, [3, 2], [3, 2]),
+        ([-1, 2], False, [1, 2], [1, 2]),
+        ([-1, 2], False, [3, 2], [3, 2]),
+        ([-1, 2], False, [1, 3, 2], [3, 2]),
+        ([5], False, [1, 4], [4]),
+        ([5], False, [], []),
+    ],
+)
+def test_a_batch_dimension_comes_or_goes(
+    dims: list[int], has_batch: bool, shape: list[int], converted: list[int]
+) -> None:
+    assert BatchConversion(dims, has_batch).shape(shape) == converted
+
+
+def test_inputs_of_steps_and_outputs_are_converted() -> None:
+    first = Step("a", "", {"x": "IN"}, {"y": "MID"}, False, {"x": BatchConversion([2], False)})
+    second = Step("b", "", {"x": "MID"}, {"y": "OUT"}, False, {"x": BatchConversion([2], True)})
+    bench = Bench(
+        first, second, outputs=["OUT"], output_conversions={"OUT": BatchConversion([2], False)}
+    )
+    bench.send(Tensor("IN", "UINT8", [1, 2], b"12"))
+    assert bench.request("a").inputs[0].shape == [2]
+    bench.answer("a", Tensor("y", "UINT8", [2], b"34"))
+    assert bench.request("b").inputs[0].shape == [1, 2]
+    bench.answer("b", Tensor("y", "UINT8", [1, 2], b"56"))
+    (response,) = bench.answers
+    assert response is not None
+    assert response.outputs == [Tensor("OUT", "UINT8", [2], b"56")]
+
+
+def test_batches_are_not_relayed_where_they_are_converted() -> None:
+    conversion = {"x": BatchConversion([2], True)}
+    first = Step("a", "", {"x": "IN"}, {"y": "MID"})
+    second = Step("b", "", {"x": "MID"}, {"y": "OUT"}, False, conversion)
+    route = EnsemblePlan("e", "1", [first, second], ["OUT"], False, 4).route([])
+    assert route.steps[0].sole_successor is None
+    plain = EnsemblePlan("e", "1", [first, JOIN], ["OUT"], False, 4)
+    assert plain.route([]).steps[-1].is_last
+    converted = EnsemblePlan(
+        "e", "1", [first, JOIN], ["OUT"], False, 4, None, None, {"OUT": conversion["x"]}
+    )
+    assert not converted.route([]).steps[-1].is_last

@@ -168,8 +168,39 @@ async def test_a_sequence_that_is_started_again_continues_on_the_new_copy() -> N
     new.send("b2", 1, end=True)
     finish(new)
     assert (old.executed, new.executed) == (["a1"], ["b1", "b2"])
-    clock.advance(IDLE_NS)
+    await stopping  # without waiting for the idle timeout of the sequence
+
+
+async def test_a_sequence_that_is_started_again_first_executes_what_waits_in_the_old_copy() -> None:
+    clock = FakeClock()
+    old, new = Copy(clock), Copy(clock)
+    old.send("a1", 1, start=True)
+    stopping = new.replace(old)
+    new.send("a2", 1)
+    new.send("b1", 1, start=True)
+    await asyncio.sleep(0)
+    assert not stopping.done()
+    finish(old, new)
     await stopping
+    assert (old.executed, new.executed) == (["a1", "a2"], ["b1"])
+    new.send("b2", 1, end=True)
+    finish(new)
+    assert new.executed == ["b1", "b2"]
+
+
+async def test_a_rejected_start_does_not_end_the_sequence_of_the_old_copy() -> None:
+    clock = FakeClock()
+    old, new = Copy(clock), Copy(clock)
+    old.send("a1", 1, start=True)
+    finish(old)
+    stopping = new.replace(old)
+    job = fake_job("b1", batch_size=2, sequence_id=1, sequence_start=True)
+    with pytest.raises(NaiadError, match="must specify batch-size 1"):
+        new.model.scheduler.enqueue(job)
+    new.send("a2", 1, end=True)
+    finish(old)
+    await stopping
+    assert old.executed == ["a1", "a2"]
 
 
 async def test_instances_can_be_added_and_removed_after_a_reload() -> None:
