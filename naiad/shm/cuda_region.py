@@ -8,11 +8,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import msgspec
+
 from naiad import log
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, invalid_arg
 from naiad.shm.cuda_proxy import CudaProxy
-from naiad.shm.region import CUDA
+from naiad.shm.region import CUDA, cannot_open
 
 
 class CudaRegion:
@@ -55,9 +57,10 @@ def open_cuda_region(
     """Raises NaiadError. It blocks, so it is called in a thread."""
     try:
         key, available_bytes = proxy.open(raw_handle, device_id)
-    except NaiadError as error:
-        log.error(f"failed to open CUDA IPC handle: {error.message}")
-        raise invalid_arg("failed to register shared memory region: invalid args") from None
+    except (NaiadError, OSError, msgspec.MsgspecError) as error:
+        # The operator needs the reason; to clients every reason looks the same, as in Triton.
+        log.error(f"failed to open CUDA IPC handle: {error}")
+        raise cannot_open() from None
     if not 0 < byte_size <= available_bytes:
         proxy.close(key)
         raise invalid_arg(f"failed to register shared memory region '{name}': invalid args")

@@ -9,8 +9,14 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from naiad.core.tensor import Buffer
+from naiad.errors import NaiadError, invalid_arg
 
 SYSTEM, CUDA = "system", "cuda"
+
+
+def cannot_open() -> NaiadError:
+    """The error for GPU memory that cannot be opened, for whatever reason."""
+    return invalid_arg("failed to register shared memory region: invalid args")
 
 
 class Region(Protocol):

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from naiad.core.identity import Identity
 from naiad.core.region_slice import RegionSlice, RegionUse
 from naiad.errors import Code, NaiadError, invalid_arg, not_found, unavailable, unsupported
-from naiad.shm.region import CUDA, SYSTEM, Region
+from naiad.shm.region import CUDA, SYSTEM, Region, cannot_open
 from naiad.shm.region_lease import RegionEntry, RegionLease
 from naiad.shm.system_region import check_key, open_system_region
 
@@ -92,7 +92,7 @@ class RegionTable:
                 f"failed to register CUDA shared memory region: '{name}', GPUs not supported"
             )
         if len(raw_handle) != HANDLE_BYTES or not 0 <= device_id < MAX_DEVICES:
-            raise invalid_arg(f"failed to register shared memory region '{name}': invalid args")
+            raise cannot_open()
         opening = asyncio.get_running_loop().run_in_executor(
             self.threads, self._open_cuda, name, raw_handle, device_id, byte_size
         )
@@ -107,8 +107,10 @@ class RegionTable:
     def unregister(self, kind: str, name: str = "", owner: str = "") -> None:
         """Unregisters one region of this owner, or all of this kind if `name` is empty.
 
-        As in Triton, a name that is unknown or of the other kind is not an error.
+        As in Triton, a name that is unknown or of the other kind is not an error. Raises NaiadError
+        if clients may not use shared memory.
         """
+        self.check_allowed()
         for entry in list(self._entries.values()):
             is_meant = entry.owner == owner and name in ("", entry.region.name)
             if is_meant and entry.region.kind == kind:

@@ -630,8 +630,18 @@ class TestSwitchedOff:
             with pytest.raises(InferenceServerException) as caught:
                 client.register_cuda_shared_memory("gpu", HANDLE, 0, 64)
             assert caught.value.message() == DISABLED
-            client.unregister_system_shared_memory()
-            client.unregister_cuda_shared_memory()
+
+    def test_unregistration(self, module: ModuleType, main_server: Endpoints) -> None:
+        with connect(module, main_server) as client:
+            for unregister in (
+                client.unregister_system_shared_memory,
+                client.unregister_cuda_shared_memory,
+            ):
+                for names in ((), ("x",)):
+                    with pytest.raises(InferenceServerException) as caught:
+                        unregister(*names)
+                    assert caught.value.message() == DISABLED
+            client.get_system_shared_memory_status()
 
     @pytest.mark.parametrize("is_output", [False, True])
     def test_inference(self, module: ModuleType, main_server: Endpoints, is_output: bool) -> None:

@@ -194,15 +194,7 @@ class TestRepository:
 
 
 class TestExtensions:
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "SystemSharedMemoryStatus",
-            "CudaSharedMemoryStatus",
-            "SystemSharedMemoryUnregister",
-            "CudaSharedMemoryUnregister",
-        ],
-    )
+    @pytest.mark.parametrize("name", ["SystemSharedMemoryStatus", "CudaSharedMemoryStatus"])
     async def test_an_empty_request_succeeds(self, rig: Rig, name: str) -> None:
         call = await rig.unary(name, b"")
         assert (call.status, call.messages) == (0, [(0, b"")])
@@ -214,10 +206,19 @@ class TestExtensions:
             5,
             f"Unable to find {word} shared memory region: 'r'",
         )
-        assert (await rig.unary(f"{kind}SharedMemoryUnregister", b"\n\x01r")).status == 0
-        call = await rig.unary(f"{kind}SharedMemoryRegister", b"\n\x01r")
-        assert call.status == 12
-        assert call.message.startswith("Client shared memory is disabled.")
+
+    @pytest.mark.parametrize("name", [b"", b"\n\x01r"])
+    @pytest.mark.parametrize("action", ["Register", "Unregister"])
+    @pytest.mark.parametrize("kind", ["System", "Cuda"])
+    async def test_shared_memory_is_off_by_default(
+        self, rig: Rig, kind: str, action: str, name: bytes
+    ) -> None:
+        call = await rig.unary(f"{kind}SharedMemory{action}", name)
+        assert (call.status, call.message) == (
+            12,
+            "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to "
+            "enable.",
+        )
 
     async def test_every_rpc_of_the_proto_is_served(self, rig: Rig) -> None:
         service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]

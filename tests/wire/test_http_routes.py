@@ -19,6 +19,10 @@ JSON = "application/json"
 TEXT = "text/plain"
 
 
+NO_SHARED_MEMORY = (
+    b'{"error":"Client shared memory is disabled. Start the server with '
+    b"'--allow-client-shm=true' to enable.\"}"
+)
 EMPTY_BODY = b'{"error":"failed to parse the request JSON buffer: The document is empty. at 0"}'
 
 
@@ -114,11 +118,12 @@ EMPTY_BODY = b'{"error":"failed to parse the request JSON buffer: The document i
             JSON,
             b'{"error":"Unable to find cuda shared memory region: \'a\'"}',
         ),
-        ("POST", "/v2/systemsharedmemory/unregister", 200, JSON, b""),
-        ("POST", "/v2/cudasharedmemory/unregister", 200, JSON, b""),
-        ("POST", "/v2/systemsharedmemory/region/a/unregister", 200, JSON, b""),
-        ("POST", "/v2/systemsharedmemory/region/a/register", 501, JSON, None),
-        ("POST", "/v2/cudasharedmemory/region/a/register", 501, JSON, None),
+        ("POST", "/v2/systemsharedmemory/unregister", 501, JSON, NO_SHARED_MEMORY),
+        ("POST", "/v2/cudasharedmemory/unregister", 501, JSON, NO_SHARED_MEMORY),
+        ("POST", "/v2/systemsharedmemory/region/a/unregister", 501, JSON, NO_SHARED_MEMORY),
+        ("POST", "/v2/cudasharedmemory/region/a/unregister", 501, JSON, NO_SHARED_MEMORY),
+        ("POST", "/v2/systemsharedmemory/region/a/register", 501, JSON, NO_SHARED_MEMORY),
+        ("POST", "/v2/cudasharedmemory/region/a/register", 501, JSON, NO_SHARED_MEMORY),
         # Unknown paths and wrong methods.
         ("GET", "/", 404, JSON, b'{"error":"Not Found"}'),
         ("GET", "/v2/", 404, JSON, b'{"error":"Not Found"}'),

@@ -59,8 +59,12 @@ class SharedMemoryRoutes:
             exchange.respond(200, JSON_TYPE)
 
     def unregister(self, exchange: Exchange, names: Names) -> None:
-        self._regions.unregister(names["kind"], names["region"], owner_of(exchange.identity))
-        exchange.respond(200, JSON_TYPE)
+        try:
+            self._regions.unregister(names["kind"], names["region"], owner_of(exchange.identity))
+        except NaiadError as error:
+            respond_error(exchange, error)
+        else:
+            exchange.respond(200, JSON_TYPE)
 
     async def stop(self) -> None:
         tasks = list(self._tasks)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.errors import Code, NaiadError
+from naiad.errors import Code, NaiadError, internal
 from naiad.shm.cuda_proxy import CudaProxy
 from naiad.shm.cuda_region import CudaRegion, open_cuda_region
 from naiad.shm.region_table import RegionTable
@@ -18,7 +18,16 @@ from tests.unit.shm.fake_cuda_process import handle_of
 
 PIECE = 4096
 COMMAND = [sys.executable, "-m", "tests.unit.shm.fake_cuda_process"]
+CANNOT_OPEN = "failed to register shared memory region: invalid args"
 LOST = "the GPU memory of shared memory region 'c' was lost; register it again"
+
+
+_NONSENSE = """
+import socket, sys
+sock = socket.socket(fileno=int(sys.argv[1]))
+sock.recv(1 << 16)
+sock.send(b"nonsense")
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +84,7 @@ def test_rejects_a_handle_that_the_driver_rejects(proxy: CudaProxy) -> None:
     """Only the log shows the driver's message."""
     with pytest.raises(NaiadError) as caught:
         open_region(proxy, "E")
-    assert caught.value.message == "failed to register shared memory region: invalid args"
+    assert caught.value.message == CANNOT_OPEN
     assert proxy.pid == 0
 
 
@@ -83,8 +92,29 @@ def test_rejects_regions_without_a_driver() -> None:
     proxy = CudaProxy()
     with pytest.raises(NaiadError) as caught:
         open_cuda_region(proxy, "c", bytes(64), 0, 16)
-    assert caught.value.message == "failed to register shared memory region: invalid args"
+    assert caught.value.message == CANNOT_OPEN
     assert proxy.pid == 0
+
+
+@pytest.mark.parametrize("fault", [OSError(24, "Too many open files"), internal("it is gone")])
+def test_every_reason_looks_the_same_to_clients(
+    fault: Exception, proxy: CudaProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(proxy, "_start", fail)
+    with pytest.raises(NaiadError) as caught:
+        open_region(proxy)
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, CANNOT_OPEN)
+
+
+def test_a_process_that_replies_nonsense_cannot_open_a_region() -> None:
+    proxy = CudaProxy([sys.executable, "-c", _NONSENSE], reply_limit_s=20, memory_bytes=PIECE)
+    with pytest.raises(NaiadError) as caught:
+        open_region(proxy)
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, CANNOT_OPEN)
+    proxy.stop()
 
 
 def test_the_process_ends_with_the_last_region(proxy: CudaProxy) -> None:
@@ -135,7 +165,6 @@ async def test_rejects_bad_handles_and_devices_without_the_driver(
         raise AssertionError("asked")
 
     table = RegionTable(is_allowed=True, open_cuda=open_cuda)
-    with pytest.raises(
-        NaiadError, match="failed to register shared memory region 'c': invalid args"
-    ):
+    with pytest.raises(NaiadError) as caught:
         await table.register_cuda("c", raw_handle, device_id, 16)
+    assert (caught.value.code, caught.value.message) == (Code.INVALID_ARG, CANNOT_OPEN)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -90,7 +91,8 @@ def test_client_shared_memory_is_off_by_default(memory: SharedObject) -> None:
         DISABLED,
     )
     assert table.status(SYSTEM) == []
-    table.unregister(SYSTEM)
+    for kind, name in ((SYSTEM, ""), (CUDA, ""), (SYSTEM, "r")):
+        assert error_of(partial(table.unregister, kind, name)) == (Code.UNSUPPORTED, DISABLED)
 
 
 def test_register_status_unregister(table: RegionTable, memory: SharedObject) -> None:
