@@ -54,8 +54,8 @@ MAX_FINALIZE_S = 5.0
 FINALIZE_SHARE = 0.25
 """The part of --exit-timeout-secs, up to MAX_FINALIZE_S, that is kept for connections to close and
 models to finalize: requests in flight are cancelled before."""
-SAME_STOP_S = 0.1
-"""Signals that follow each other faster than this are one request to stop."""
+SAME_STOP_S = 1.0
+"""The same signal again within this time of the first is the same request to stop."""
 NO_TERMINAL_COLUMNS = 100
 """The width of tables in a file or a pipe."""
 
@@ -92,12 +92,32 @@ class _Endpoint:
     reuse_port: bool = False
 
 
+class StopSignals:
+    """Decides which signals are a request to stop of their own.
+
+    `timeout` signals its child and then its process group, to which the child belongs: the same
+    signal arrives twice for one stop, and on a busy machine not at the same moment. Another signal,
+    or the same one after SAME_STOP_S, is a second request. The time runs from the first of them, so
+    that somebody who repeats a signal quickly is heard, too.
+    """
+
+    def __init__(self) -> None:
+        self._last: signal.Signals | None = None
+        self._last_s = -math.inf
+
+    def is_new(self, number: signal.Signals, now_s: float) -> bool:
+        if number is self._last and now_s - self._last_s <= SAME_STOP_S:
+            return False
+        self._last, self._last_s = number, now_s
+        return True
+
+
 class Server:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._listeners: list[asyncio.Server] = []
-        self._last_signal_s = -math.inf
+        self._stop_signals = StopSignals()
         self._unmatched: set[tuple[str, str]] = set()
         """Patterns of keys that match no model, of which the log has warned."""
         self.reread = Reread()
@@ -166,11 +186,8 @@ class Server:
             self._templates.close()
 
     def _on_signal(self, number: signal.Signals) -> None:
-        """`timeout` signals its child and then its process group, which is one stop, not two."""
-        now_s = time.monotonic()
-        if now_s - self._last_signal_s > SAME_STOP_S:
+        if self._stop_signals.is_new(number, time.monotonic()):
             self._signals.put_nowait(number)
-        self._last_signal_s = now_s
 
     # Start.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -292,6 +293,24 @@ def test_two_signals_at_once_are_one_stop(
     gate.open()
     assert call.response()[0] == 200
     assert server.wait_exit(20) == 0
+
+
+@pytest.mark.skipif(shutil.which("timeout") is None, reason="there is no `timeout` command")
+def test_timeout_stops_the_server_once(
+    gates: list[str], tmp_path: Path, launched: list[Server]
+) -> None:
+    """`timeout` forwards a signal to its child and to the process group of the child."""
+    launched.append(launch_naiad(gates, prefix=("timeout", "600")))
+    launched[0].wait_started()
+    server, gate = launched[0], Gate(tmp_path)
+    call = call_gate(server, gate)
+    gate.wait_entered()
+    server.signal(signal.SIGTERM)
+    server.wait_for_line("Waiting for in-flight requests to complete")
+    gate.open()
+    assert call.response()[0] == 200
+    assert server.wait_exit(20) == 0
+    assert not any("Second signal" in line for line in server.lines)
 
 
 def test_the_exit_timeout_limits_the_drain(
