@@ -30,7 +30,7 @@ _KEYS_WITHOUT_EFFECT = """
     use_concurrency_formula request_rate_search_enable request_rate log_level
     triton_server_environment output_formats report_model_configs
 """
-_WITHOUT_EFFECT = frozenset(_KEYS_WITHOUT_EFFECT.split())
+WITHOUT_EFFECT = frozenset(_KEYS_WITHOUT_EFFECT.split())
 """Keys of model-analyzer that have no effect in Naiad."""
 _MODEL_SETTINGS = """
     objectives constraints weighting parameters model_config_parameters perf_analyzer_flags
@@ -62,7 +62,7 @@ def read_config_file(path: Path) -> FileSettings:
             settings.values[key] = list(value) if isinstance(value, list | dict) else [str(value)]
         elif key in fields:
             settings.values[key] = _converted(path, key, value, fields[key].type)
-        elif key in _WITHOUT_EFFECT:
+        elif key in WITHOUT_EFFECT:
             settings.notes.append(f"{path}: '{key}' has no effect in naiad analyze")
         else:
             nearest = difflib.get_close_matches(key, [*fields, "profile_models"], 1)

@@ -47,18 +47,15 @@ def perf_analyzer() -> None:
 def model_analyzer() -> None:
     """NVIDIA's command line for `naiad analyze`."""
     from naiad.analyze.command import command
+    from naiad.analyze.model_analyzer import translate
 
-    sys.exit(run(command, "model-analyzer", model_analyzer_arguments(sys.argv[1:])))
-
-
-def model_analyzer_arguments(arguments: Sequence[str]) -> list[str]:
-    """Moves the options that model-analyzer wants in front of the subcommand (-v, -q, -m MODE)
-    where `naiad analyze` can ignore or read them: there is one mode, online, and no quiet
-    output."""
-    given = list(arguments)
-    while given and given[0] in ("-v", "--verbose", "-q", "--quiet", "-m", "--mode"):
-        given = given[2:] if given[0] in ("-m", "--mode") else given[1:]
-    return given
+    try:
+        translated = translate(sys.argv[1:])
+    except OptionError as failure:
+        sys.exit(_fail(str(failure), _hint("model-analyzer")))
+    for note in translated.notes:
+        click.echo(f"model-analyzer: {note}", err=True)
+    sys.exit(run(command, "model-analyzer", translated.arguments))
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
