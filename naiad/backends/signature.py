@@ -149,14 +149,14 @@ def check(config: ServedConfig, signature: Signature) -> None:
     known_inputs = {
         tensor.name: tensor for tensor in [*signature.inputs, *signature.optional_inputs]
     }
-    for tensor in config.input:
-        if tensor.name not in known_inputs:
-            raise _unexpected("input", tensor.name, known_inputs)
     if expected != len(signature.inputs):
         raise invalid_arg(
             f"unable to load model '{config.name}', configuration expects {expected} inputs, "
             f"model provides {len(signature.inputs)}"
         )
+    for tensor in config.input:
+        if tensor.name not in known_inputs:
+            raise _unexpected("input", tensor.name, known_inputs)
     for tensor in config.input:
         known = known_inputs[tensor.name]
         _check_type(config, "input", tensor, known)

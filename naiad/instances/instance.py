@@ -39,7 +39,7 @@ from naiad.instances.restart import Restarts
 from naiad.instances.services import Services
 from naiad.instances.template_process import Templates
 from naiad.instances.warmup import run_sample
-from naiad.instances.worker_process import WorkerProcess, describe_status
+from naiad.instances.worker_process import WorkerProcess, describe_status, unhealthy
 from naiad.ipc.messages import (
     CallFlow,
     CancelCall,
@@ -274,7 +274,9 @@ class Instance:
             if self._restarts.is_broken:
                 self.trouble = f"crashes in a loop: it {reason}"
                 self._observers.notify_state_change()
-            log.error(f"worker of '{self.name}' {reason}; restarting in {delay_s:g} s", details)
+            log.error(
+                f"{unhealthy(self.name)} Its worker {reason}; restarting in {delay_s:g} s", details
+            )
             if await self._wait_for_change(files, delay_s):
                 self._restarts.on_changed_files()
             self._statistics.worker_restarts += 1

@@ -63,6 +63,11 @@ class WorkerListener(Protocol):
         ...
 
 
+def unhealthy(instance_name: str) -> str:
+    """Triton's text for an instance whose process has died. Tools look for it in the log."""
+    return f"Stub process '{instance_name}' is not healthy."
+
+
 class WorkerProcess:
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, arena: Arena) -> None:
         self._loop = loop
@@ -231,15 +236,14 @@ class WorkerProcess:
         if self._reply is not None and not self._reply.done():
             # How the process ended is known when its parent has reaped it, a moment later.
             self.exited.add_done_callback(
-                lambda done: self._finish_reply(
-                    internal(f"its worker process {describe_status(done.result())}")
-                )
+                lambda done: self._finish_reply(self._lost(describe_status(done.result())))
             )
-            self._loop.call_later(
-                REAP_LIMIT_S, self._finish_reply, internal(f"its worker process ended ({reason})")
-            )
+            self._loop.call_later(REAP_LIMIT_S, self._finish_reply, self._lost(f"ended ({reason})"))
         if self._listener is not None:
             self._listener.on_worker_end()
+
+    def _lost(self, end: str) -> NaiadError:
+        return internal(f"{unhealthy(self.name)} Its worker process {end}")
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from naiad import log
 from naiad.core.ask_all import ask_all
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.model_spec import ModelSpec, TensorSpec
@@ -21,6 +22,7 @@ from naiad.files.safe_path import path_inside
 from naiad.instances.executor import Executor
 from naiad.instances.instance import Instance
 from naiad.instances.template_process import Templates
+from naiad.instances.worker_process import unhealthy
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.request_check import RequestCheck
 from naiad.scheduling.scheduler import Scheduler
@@ -114,6 +116,7 @@ class Model:
         """Asks the `is_ready` method of the model in every instance that serves and has one. As in
         Triton, one that says no is enough."""
         if not self.is_healthy:
+            self.log_unhealthy()
             on_ready(False)
             return
         ask_all(
@@ -124,6 +127,14 @@ class Model:
             ],
             on_ready,
         )
+
+    def log_unhealthy(self) -> None:
+        """Logs, as Triton does, why somebody who asked was told that the model is not ready."""
+        for instance in self.instances:
+            if not instance.is_healthy:
+                reason = unhealthy(instance.name)
+                log.verbose(1, f"Model '{self.name}' version {self.version} is not ready: {reason}")
+                return
 
     @property
     def parts(self) -> set[str]:

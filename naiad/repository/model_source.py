@@ -23,6 +23,7 @@ from naiad.repository.config.autocomplete import (
 )
 from naiad.repository.config.config import ConfigOptions, ModelConfigFile, read_model_config
 from naiad.repository.config.file_override import OverrideFolder, write_override_files
+from naiad.repository.config.problem import InvalidConfigError
 from naiad.repository.config.validate import require_files_inside, require_valid
 from naiad.repository.namespace import model_key
 from naiad.repository.scan import select_versions
@@ -46,6 +47,10 @@ class Override(msgspec.Struct, frozen=True):
 
 def poll_failure(name: str, error: NaiadError) -> NaiadError:
     """The client gets Triton's general message; the log gets the reason."""
+    if isinstance(error, InvalidConfigError) and error.problems[0].protobuf:
+        first = error.problems[0]
+        place = f"{first.position.line}:{first.position.column}" if first.position else "1:1"
+        log.error(f"Error parsing text-format inference.ModelConfig: {place}: {first.protobuf}")
     log.error(f"Poll failed for model directory '{name}': {error.message}")
     failure = internal(f"failed to load '{name}', failed to poll from model repository")
     failure.__cause__ = error
@@ -187,9 +192,11 @@ class ModelSources:
         should_configure = (
             self._options.is_auto_complete_enabled and file.config.backend in completing
         )
-        if not should_configure:
-            require_valid(file, self._options)
         versions = select_versions(file.versions, file.config.version_policy)
+        # A config that the model completes is judged when it is complete, unless the load fails
+        # here anyway: Triton reports what is wrong with the contents first.
+        if not should_configure or file.misnamed is not None or not versions:
+            require_valid(file, self._options, is_complete=not should_configure)
         if not versions:
             error = invalid_arg(
                 f"at least one version must be available under the version policy of model '{name}'"

@@ -124,6 +124,8 @@ class Repository:
         if entry is None:
             return False
         model = entry.latest if isinstance(number, str) else entry.models.get(number)
+        if model is not None and not model.is_healthy:
+            model.log_unhealthy()
         return (
             model is not None
             and model.is_healthy

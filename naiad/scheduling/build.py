@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from naiad import log
 from naiad.core.clock import Clock
 from naiad.core.statistics import ModelStatistics
 from naiad.instances.executor import Executor
@@ -92,6 +93,8 @@ def build_ensemble(
         for step in config.ensemble_scheduling.step
     ]
     offset = int(config.max_batch_size > 0)
+    if limit := config.ensemble_scheduling.max_inflight_requests:
+        log.info(f"Ensemble model '{config.name}' configured with max_inflight_requests: {limit}")
     plan = EnsemblePlan(
         config.name,
         str(version),

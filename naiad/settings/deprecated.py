@@ -18,35 +18,53 @@ _TRACE = {
     "trace-level": ("", "level", "level=<OFF|TIMESTAMPS|TENSORS>"),
     "trace-rate": ("", "rate", "rate=<rate value>"),
     "trace-count": ("", "count", "count=<count value>"),
-    "trace-log-frequency": ("triton", "log-frequency", "triton,log-frequency=<value>"),
+    "trace-log-frequency": (
+        "triton",
+        "log-frequency",
+        "triton,log-frequency=<log frequency value>",
+    ),
 }
 
 
 def replace_deprecated(values: dict[str, Any]) -> list[str]:
     """Updates `values`, which are keyed by option name, and returns the warnings."""
-    warnings = []
+    warnings: list[str] = []
+    overrides: list[str] = []
     if "strict-model-config" in values:
         strict = values.pop("strict-model-config")
-        values.setdefault("disable-auto-complete-config", strict)
         warnings.append(
-            "'--strict-model-config' has been deprecated!"
+            "Warning: '--strict-model-config' has been deprecated!"
             " Please use '--disable-auto-complete-config' instead."
         )
+        if values.get("disable-auto-complete-config") and not strict:
+            warnings.append(
+                "Warning: Overriding deprecated '--strict-model-config' from False to True in favor"
+                " of '--disable-auto-complete-config'!"
+            )
+        values.setdefault("disable-auto-complete-config", strict)
     if "response-cache-byte-size" in values:
         warnings.append(_replace_cache_size(values))
     for name, (mode, setting, replacement) in _TRACE.items():
         if name in values:
             old = values.pop(name)
-            for value in old if isinstance(old, tuple) else (old,):
-                values["trace-config"] = (
-                    *values.get("trace-config", ()),
-                    TraceSetting(mode, setting, str(value)),
+            given = values.get("trace-config", ())
+            is_overridden = any((one.mode, one.setting) == (mode, setting) for one in given)
+            if is_overridden:
+                noun = "rate value" if setting == "rate" else setting
+                overrides.append(
+                    f"Warning: Overriding deprecated '--{name}' in favor of provided {noun} in"
+                    " --trace-config!"
                 )
+            if not is_overridden or setting == "level":  # levels add up
+                old = old if isinstance(old, tuple) else (old,)
+                settings = [TraceSetting(mode, setting, str(value)) for value in old]
+                values["trace-config"] = (*given, *settings)
+            # Triton's text has no second quotation mark.
             warnings.append(
-                f"'--{name}' has been deprecated and will be removed in future releases."
-                f" Please use '--trace-config {replacement}' instead."
+                f"Warning: '--{name}' has been deprecated and will be removed in future releases."
+                f" Please use '--trace-config {replacement} instead."
             )
-    return warnings
+    return warnings + overrides
 
 
 def _replace_cache_size(values: dict[str, Any]) -> str:
@@ -58,7 +76,7 @@ def _replace_cache_size(values: dict[str, Any]) -> str:
     size = values.pop("response-cache-byte-size")
     values["cache-config"] = (CacheSetting("local", "size", str(size)),)
     return (
-        "'--response-cache-byte-size' has been deprecated! This will default to the 'local' cache"
+        "Warning: '--response-cache-byte-size' has been deprecated! This will default to the 'local' cache"
         " implementation with the provided byte size for its config. Please use '--cache-config'"
         " instead. The equivalent --cache-config CLI args would be:"
         f" '--cache-config=local,size={size}'"

@@ -14,7 +14,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.errors import Code, NaiadError, internal, invalid_arg
 from naiad.ipc.work import LoadArguments
 
 MODEL_CLASS = "TritonPythonModel"
@@ -61,7 +61,13 @@ def _not_found(arguments: LoadArguments, filename: str) -> NaiadError:
     places = f"'{arguments.model_name}/{arguments.model_version}/{filename}'"
     if arguments.backend_dir:
         places += f" or '{os.path.basename(arguments.backend_dir)}/model.py'"
-    return internal(f"Python model file not found in {places}")
+    path = os.path.join(version_dir(arguments), filename)
+    return NaiadError(
+        Code.INTERNAL,
+        f"Python model file not found in {places}",
+        # Triton's line in the log; clients see no paths.
+        details=f"Failed to preinitialize Python stub: Python model file not found in '{path}'",
+    )
 
 
 def extend_path(directories: list[str]) -> None:

@@ -145,6 +145,8 @@ class _Check:
             # Repositories may be checked on a machine without a GPU, where this is only a warning.
             is_elsewhere = problem.code == "instance-gpus" and not self._options.gpus
             (warnings if is_elsewhere else errors).append(problem)
+        if file.misnamed is not None:
+            errors.append(file.misnamed)
         errors += [*self._check_backend(file), *check_versions(file), *check_data_files(file)]
         errors += check_package(file, self._is_installed)
         if file.config.backend in LLM_BACKENDS:

@@ -46,6 +46,9 @@ class ModelConfigFile(msgspec.Struct, frozen=True):
     """Empty if there is no file: the config was given as JSON, or consists of defaults."""
     notes: list[Problem]
     """Warnings: the config is valid, but probably not what was meant."""
+    misnamed: Problem | None = None
+    """Set if the config has another name than its directory. Triton reports this after whatever is
+    wrong with the contents."""
 
     @property
     def versions(self) -> list[int]:
@@ -69,12 +72,12 @@ def read_model_config(
         )
         parsed = parse_text(text, ModelConfig, f"{model_dir.name}/{path.relative_to(model_dir)}")
         config, lines, notes = parsed.message, parsed.lines, parsed.notes
-    if config.name not in ("", model_dir.name):
-        raise InvalidConfigError([_wrong_name(config.name, model_dir.name, lines)])
+    is_misnamed = config.name not in ("", model_dir.name)
+    misnamed = _wrong_name(config.name, model_dir.name, lines) if is_misnamed else None
     fill_backend(config, model_dir.name, _newest_files(directory))
     fill_defaults(config)
     fill_instance_groups(config, options.gpus)
-    return ModelConfigFile(config, directory, lines, notes)
+    return ModelConfigFile(config, directory, lines, notes, misnamed)
 
 
 def config_path(model_dir: Path, options: ConfigOptions) -> Path:

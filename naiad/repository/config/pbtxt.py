@@ -17,6 +17,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from naiad.repository.config.pbtxt_message import (
+    expected_identifier,
+    expected_scalar,
+    expected_symbol,
+    refused_scalar,
+    unknown_field,
+)
 from naiad.repository.config.pbtxt_scalar import WrongValueError, describe_type, read_scalar
 from naiad.repository.config.pbtxt_token import Kind, TextSyntaxError, Token, tokens
 from naiad.repository.config.problem import MAX_PROBLEMS, InvalidConfigError, Problem
@@ -55,6 +62,7 @@ def parse_text(text: str, message_type: type[M], file_name: str) -> ParsedMessag
             found=fault.found,
             expected=fault.expected,
             fix=fault.fix,
+            protobuf=fault.protobuf,
         )
     if parser.problems:
         raise InvalidConfigError(parser.problems)
@@ -87,10 +95,18 @@ class _Parser:
         found: str = "",
         expected: str = "",
         fix: str = "",
+        protobuf: str = "",
     ) -> None:
         self.problems.append(
             self._make_problem(
-                code, detail, offset, path=path, found=found, expected=expected, fix=fix
+                code,
+                detail,
+                offset,
+                path=path,
+                found=found,
+                expected=expected,
+                fix=fix,
+                protobuf=protobuf,
             )
         )
         if len(self.problems) == MAX_PROBLEMS:
@@ -106,6 +122,7 @@ class _Parser:
         found: str = "",
         expected: str = "",
         fix: str = "",
+        protobuf: str = "",
     ) -> Problem:
         position = self._lines.position_of_offset(offset)
         return Problem(
@@ -120,6 +137,7 @@ class _Parser:
             found=found,
             expected=expected,
             fix=fix,
+            protobuf=protobuf,
         )
 
     def fill(self, message: Message, path: str, opening: Token | None) -> None:
@@ -148,6 +166,7 @@ class _Parser:
                 found="the end of the file",
                 expected=f"'{closing}'",
                 fix=f"add '{closing}'",
+                protobuf=expected_identifier(self._token),
             )
         return self._accept(closing)
 
@@ -187,6 +206,7 @@ class _Parser:
                 found="a list",
                 expected=describe_type(field),
                 fix=fix,
+                protobuf=expected_scalar(field, self._token, is_negative=False),
             )
             self._skip_value()
 
@@ -242,6 +262,7 @@ class _Parser:
                 self._token.offset,
                 found=str(self._token),
                 expected=describe_type(field),
+                protobuf=expected_scalar(field, self._token, is_negative=is_negative),
             )
         self._advance()
         while literal[0].kind is Kind.STRING and self._token.kind is Kind.STRING:
@@ -259,6 +280,7 @@ class _Parser:
                 found=wrong.found,
                 expected=wrong.expected,
                 fix=wrong.fix,
+                protobuf=refused_scalar(field, literal[0], wrong.code, is_negative=is_negative),
             )
             return None
 
@@ -333,6 +355,8 @@ class _Parser:
                 found=f"{other} and {field.name}",
                 expected=f"one of {choices}",
                 fix=fix,
+                protobuf=f'Field "{field.name}" is specified along with field "{other}", another '
+                f'member of oneof "{oneof.name}".',
             )
             return True
         # As in protobuf, a field without presence that has its default value counts as not given.
@@ -352,6 +376,7 @@ class _Parser:
                 found="a second value",
                 expected="one value",
                 fix=fix,
+                protobuf=f'Non-repeated field "{field.name}" is specified multiple times.',
             )
         return is_set
 
@@ -374,6 +399,7 @@ class _Parser:
             found=name.text,
             expected=expected,
             fix=fix,
+            protobuf=unknown_field(around, name),
         )
         self._skip_value()
 
@@ -387,6 +413,7 @@ class _Parser:
                 self._token.offset,
                 found=str(self._token),
                 expected="'{'",
+                protobuf=expected_symbol("{", self._token),
             )
         detail = f"'{field.name}' is a message, not a single value"
         example = (
@@ -402,6 +429,7 @@ class _Parser:
             found=str(self._token),
             expected="a message in { }",
             fix=f"write {example}",
+            protobuf=expected_symbol("{", self._token),
         )
         self._skip_scalar()
 
@@ -426,7 +454,13 @@ class _Parser:
         elif token.kind is Kind.STRING:
             fix = "field names are written without quotes, as in name: value"
         return TextSyntaxError(
-            "no-name", detail, token.offset, found=str(token), expected=expected, fix=fix
+            "no-name",
+            detail,
+            token.offset,
+            found=str(token),
+            expected=expected,
+            fix=fix,
+            protobuf=expected_identifier(token),
         )
 
     def _skip_value(self) -> None:
@@ -495,6 +529,7 @@ class _Parser:
                 found=str(self._token),
                 expected=f"'{symbol}'",
                 fix=fix,
+                protobuf=expected_symbol(symbol, self._token),
             )
         if advance:
             self._advance()

@@ -51,6 +51,7 @@ class TextSyntaxError(Exception):
         found: str = "",
         expected: str = "",
         fix: str = "",
+        protobuf: str = "",
     ) -> None:
         super().__init__(message)
         self.code = code
@@ -59,6 +60,7 @@ class TextSyntaxError(Exception):
         self.found = found
         self.expected = expected
         self.fix = fix
+        self.protobuf = protobuf
 
 
 # Possessive quantifiers: without them, a long string or comment would use memory for backtracking.

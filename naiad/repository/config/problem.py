@@ -36,6 +36,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     found: str = ""
     expected: str = ""
     fix: str = ""
+    protobuf: str = ""
+    """What protobuf's own parser says, for the log; empty if it accepts the text."""
 
     @property
     def where(self) -> str:

@@ -41,15 +41,27 @@ def require_files_inside(file: ModelConfigFile) -> None:
         raise InvalidConfigError(found.problems)
 
 
-def require_valid(file: ModelConfigFile, options: ConfigOptions) -> None:
-    problems = validate_config(file.config, lines=file.lines, options=options)
+def require_valid(
+    file: ModelConfigFile, options: ConfigOptions, *, is_complete: bool = True
+) -> None:
+    """Raises InvalidConfigError."""
+    problems = validate_config(
+        file.config, lines=file.lines, options=options, is_complete=is_complete
+    )
+    if not problems and file.misnamed is not None:
+        problems = [file.misnamed]
     if problems:
         raise InvalidConfigError(problems)
 
 
 def validate_config(
-    config: ModelConfig, *, lines: SourceMap | None = None, options: ConfigOptions | None = None
+    config: ModelConfig,
+    *,
+    lines: SourceMap | None = None,
+    options: ConfigOptions | None = None,
+    is_complete: bool = True,
 ) -> list[Problem]:
+    """`is_complete` is False while the model itself may still add inputs and outputs."""
     found = ProblemList(lines or SourceMap())
     options = options or ConfigOptions()
     _check_identity(config, found)
@@ -59,8 +71,9 @@ def validate_config(
     check_ensemble_scheduling(config, found)
     _check_cache(config, found)
     _check_metrics(config, found)
-    check_tensors(config, found)
-    check_batch_io(config, found)
+    if is_complete:
+        check_tensors(config, found)
+        check_batch_io(config, found)
     check_instance_groups(config, options, found)
     _check_warmup(config, found)
     _check_file_names(config, found)

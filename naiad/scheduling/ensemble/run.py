@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from naiad import log
 from naiad.core.job import Job, Relay
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse, ResponseStream
@@ -293,6 +294,10 @@ class Run:
             for name in self.route.outputs
             if (tensor := tensors.get(name)) is not None
         ]
+        if len(outputs) < len(self.route.outputs) and log.is_verbose(1):
+            for name in self.route.outputs:
+                if name not in tensors:
+                    log.verbose(1, f"Composing models did not output tensor {name}")
         if self._plan.output_conversions:
             conversions = self._plan.output_conversions
             outputs = [

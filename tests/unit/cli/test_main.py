@@ -152,8 +152,8 @@ def test_logging_options_and_warnings(
     )
     lines = [line.split("] ", 1)[1] for line in file.read_text().splitlines()]
     assert lines == [
-        "'--trace-rate' has been deprecated and will be removed in future releases."
-        " Please use '--trace-config rate=<rate value>' instead.",
+        "Warning: '--trace-rate' has been deprecated and will be removed in future releases."
+        " Please use '--trace-config rate=<rate value> instead.",
         "--http-thread-count is accepted but has no effect: one event loop serves all connections",
     ]
 

@@ -362,13 +362,48 @@ def test_deprecated_flags_set_the_options_that_replace_them() -> None:
         TraceSetting("triton", "log-frequency", "1"),
     )
     assert resolved.warnings[0] == (
-        "'--strict-model-config' has been deprecated!"
+        "Warning: '--strict-model-config' has been deprecated!"
         " Please use '--disable-auto-complete-config' instead."
     )
     assert resolved.warnings[1].endswith(
         "The equivalent --cache-config CLI args would be: '--cache-config=local,size=100'"
     )
+    assert resolved.warnings[2] == (
+        "Warning: '--trace-file' has been deprecated and will be removed in future releases."
+        " Please use '--trace-config triton,file=<filepath> instead."
+    )
     assert sum("has been deprecated" in warning for warning in resolved.warnings) == len(DEPRECATED)
+
+
+def test_new_flags_override_deprecated_ones() -> None:
+    resolved = resolve(
+        {
+            "strict-model-config": ["false"],
+            "disable-auto-complete-config": ["true"],
+            "trace-file": ["old"],
+            "trace-rate": ["1"],
+            "trace-level": ["TENSORS"],
+            "trace-config": ["triton,file=new", "rate=2", "level=TIMESTAMPS"],
+        },
+        {},
+    )
+    assert resolved.settings.disable_auto_complete_config
+    assert resolved.settings.trace_config == (
+        TraceSetting("triton", "file", "new"),
+        TraceSetting("", "rate", "2"),
+        TraceSetting("", "level", "TIMESTAMPS"),
+        TraceSetting("", "level", "TENSORS"),
+    )
+    assert [warning for warning in resolved.warnings if "Overriding" in warning] == [
+        "Warning: Overriding deprecated '--strict-model-config' from False to True in favor of"
+        " '--disable-auto-complete-config'!",
+        "Warning: Overriding deprecated '--trace-file' in favor of provided file in"
+        " --trace-config!",
+        "Warning: Overriding deprecated '--trace-level' in favor of provided level in"
+        " --trace-config!",
+        "Warning: Overriding deprecated '--trace-rate' in favor of provided rate value in"
+        " --trace-config!",
+    ]
 
 
 def test_strict_model_config_false_changes_nothing() -> None:

@@ -210,13 +210,18 @@ def test_without_auto_completion_the_file_is_needed(model: Path) -> None:
 
 def test_the_name_must_be_the_directorys(model: Path) -> None:
     (model / "config.pbtxt").write_text('\n name: "other"')
-    reported = problem(model)
+    (model / "1" / "model.py").touch()
+    reported = read_model_config(model, options=OPTIONS).misnamed
+    assert reported is not None
     assert (
         reported.message
         == "unexpected directory name 'm' for model 'other', directory name must equal model name"
     )
     assert reported.position == Position(2, 2)
-    assert problem(model, override='{"name": "other"}').position is None
+    overridden = read_model_config(model, options=OPTIONS, override='{"name": "other"}').misnamed
+    assert overridden is not None
+    assert overridden.position is None
+    assert read_model_config(model, options=OPTIONS, override='{"name": "m"}').misnamed is None
 
 
 def test_an_override_replaces_the_file(model: Path) -> None:
