@@ -231,3 +231,57 @@ def test_streams_new_tokens_only(llm_server: Server) -> None:
                 found += result.as_numpy("output_ids").ravel().tolist()
         client.stop_stream()
     assert found == reference_tokens(llm_server, PROMPT, 6)
+
+
+def _stream_inputs(**values: Any) -> list[Any]:
+    import tritonclient.grpc as grpcclient
+
+    ids = tokens(PROMPT)
+    inputs = []
+    for name, array in {
+        "input_ids": np.array([ids], np.int32),
+        "input_lengths": np.array([[len(ids)]], np.int32),
+        **values,
+    }.items():
+        one = grpcclient.InferInput(name, list(array.shape), _TYPES[array.dtype.name])
+        one.set_data_from_numpy(array)
+        inputs.append(one)
+    return inputs
+
+
+def test_a_stop_request_ends_its_target_with_a_final_response(llm_server: Server) -> None:
+    import tritonclient.grpc as grpcclient
+
+    answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    length = np.array([[100_000]], np.int32)
+    with grpcclient.InferenceServerClient(llm_server.grpc) as client:
+        client.start_stream(callback=lambda result, error: answers.put((result, error)))
+        client.async_stream_infer(
+            "tensorrt_llm",
+            _stream_inputs(request_output_len=length, streaming=np.array([[True]])),
+            request_id="long",
+            enable_empty_final_response=True,
+        )
+        result, error = answers.get(timeout=WAIT_S)
+        assert error is None, error
+        client.async_stream_infer(
+            "tensorrt_llm",
+            _stream_inputs(request_output_len=length, stop=np.array([[True]])),
+            request_id="long",
+            enable_empty_final_response=True,
+        )
+        num_final, num_tokens = 0, 0
+        while num_final < 2:
+            result, error = answers.get(timeout=WAIT_S)
+            assert error is None, error
+            answer = result.get_response()
+            num_final += answer.parameters["triton_final_response"].bool_param
+            if answer.outputs:
+                num_tokens += result.as_numpy("output_ids").size
+        client.stop_stream()
+    assert num_tokens < 100_000
+
+
+def test_a_stop_request_needs_an_id(llm_server: Server) -> None:
+    with pytest.raises(Exception, match="Cannot send stop request without specifying a request_id"):
+        infer(llm_server, stop=[True])

@@ -81,6 +81,134 @@ async def test_the_list_of_models() -> None:
 
 
 @on_uvloop
+async def test_the_list_names_every_model_that_responds() -> None:
+    async with language_server() as (core, server):
+        reply = await call(server.port, "GET", "/v1/models")
+        listed = {card["id"] for card in reply.json()["data"]}
+        for name in core.models:
+            answered = set()
+            for path, fields in (
+                ("chat/completions", {"messages": USER, "temperature": 3}),
+                ("embeddings", {"input": []}),
+            ):
+                reply = await call(server.port, "POST", f"/v1/{path}", {"model": name} | fields)
+                error = reply.json()["error"]
+                answered.add(error["code"] != "model_not_supported" and error["param"] != "model")
+            assert (name in listed) == any(answered), name
+
+
+@on_uvloop
+async def test_the_health_route_of_tritons_openai_frontend() -> None:
+    async with language_server() as (core, server):
+        assert (await call(server.port, "GET", "/health/ready")).status == 200
+        core.is_draining = True
+        reply = await call(server.port, "GET", "/health/ready")
+        assert (reply.status, reply.json()) == (
+            400,
+            {"detail": "Attached inference engine is not ready for inference requests."},
+        )
+        assert (await call(server.port, "POST", "/health/ready")).status == 405
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value", "message"),
+    [
+        (
+            "chat/completions",
+            "temperature",
+            2.1,
+            "decimal above maximum value. Expected a value <= 2, but got 2.1 instead.",
+        ),
+        (
+            "completions",
+            "temperature",
+            -0.5,
+            "decimal below minimum value. Expected a value >= 0, but got -0.5 instead.",
+        ),
+        (
+            "responses",
+            "temperature",
+            2.5,
+            "decimal above maximum value. Expected a value <= 2, but got 2.5 instead.",
+        ),
+        (
+            "chat/completions",
+            "presence_penalty",
+            2.25,
+            "decimal above maximum value. Expected a value <= 2, but got 2.25 instead.",
+        ),
+        (
+            "completions",
+            "frequency_penalty",
+            -2.25,
+            "decimal below minimum value. Expected a value >= -2, but got -2.25 instead.",
+        ),
+        (
+            "responses",
+            "top_p",
+            1.5,
+            "decimal above maximum value. Expected a value <= 1, but got 1.5 instead.",
+        ),
+        (
+            "completions",
+            "logprobs",
+            7,
+            "integer above maximum value. Expected a value <= 5, but got 7 instead.",
+        ),
+        (
+            "chat/completions",
+            "top_logprobs",
+            21,
+            "integer above maximum value. Expected a value <= 20, but got 21 instead.",
+        ),
+        (
+            "chat/completions",
+            "n",
+            129,
+            "integer above maximum value. Expected a value <= 128, but got 129 instead.",
+        ),
+        (
+            "chat/completions",
+            "logit_bias",
+            {"5": 100.5},
+            "decimal above maximum value. Expected a value <= 100, but got 100.5 instead.",
+        ),
+    ],
+)
+@on_uvloop
+async def test_values_beyond_the_documented_ranges(
+    path: str, field: str, value: Any, message: str
+) -> None:
+    prompt = {"completions": {"prompt": "x"}, "responses": {"input": "x"}}.get(path, {})
+    more = {"logprobs": True} if field == "top_logprobs" else {}
+    async with language_server() as (_, server):
+        status, error = await refused(server, path, **prompt, **more, **{field: value})
+        kind, side = message.split()[:2]
+        assert (status, error["message"], error["param"], error["code"]) == (
+            400,
+            f"Invalid '{field}': {message}",
+            field,
+            f"{kind}_{side}_{'max' if side == 'above' else 'min'}_value",
+        )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 2, "presence_penalty": -2, "frequency_penalty": 2, "top_p": 1},
+        {"temperature": 0, "n": 128},
+        {"logprobs": True, "top_logprobs": 20},
+    ],
+)
+@on_uvloop
+async def test_values_at_the_ends_of_the_ranges(fields: dict[str, Any]) -> None:
+    async with language_server() as (core, server):
+        asked = await ask(core, server, **fields)
+        say(asked.held, piece("a", finish="stop"), is_final=True)
+        assert (await asked.reply).status == 200
+
+
+@on_uvloop
 async def test_a_chat() -> None:
     async with language_server() as (core, server):
         asked = await ask(

@@ -16,7 +16,12 @@ import msgspec
 from naiad.backends.backend import Backend, Runtime
 from naiad.backends.llm.options import read_options
 from naiad.backends.llm.pending_response import Piece, Progress, TextEncoder
-from naiad.backends.llm.sampling import is_forwarded_header, read_json_object, read_sampling
+from naiad.backends.llm.sampling import (
+    as_list,
+    is_forwarded_header,
+    read_json_object,
+    read_sampling,
+)
 from naiad.backends.llm.service import Generation, LlmService
 from naiad.backends.llm.tensors import (
     Inputs,
@@ -43,6 +48,7 @@ INPUTS = [
     tensor("stream", "TYPE_BOOL", [1], is_optional=True),
     tensor("sampling_parameters", "TYPE_STRING", [1], is_optional=True),
     tensor("stop", "TYPE_STRING", [-1], is_optional=True),
+    tensor("stop_words", "TYPE_STRING", [-1], is_optional=True),
     tensor("bad_words", "TYPE_STRING", [-1], is_optional=True),
     tensor("exclude_input_in_output", "TYPE_BOOL", [1], is_optional=True),
 ]
@@ -112,9 +118,11 @@ class LlmBackend(Backend):
                 if not is_forwarded_header(name)
             }
         )
-        for name in ("stop", "bad_words"):
+        for name in ("stop", "stop_words", "bad_words"):
             if name in inputs:
                 values[name] = inputs.texts(name)
+        if "stop_words" in values:  # TensorRT-LLM's name
+            values["stop"] = [*as_list(values.get("stop")), *as_list(values.pop("stop_words"))]
         parameters = read_sampling(values)
         text, prompt = self._prompt(inputs)
         generation = GenerationRequest(

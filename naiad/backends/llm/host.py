@@ -48,7 +48,7 @@ class EngineHost:
         self._metrics = metrics
         self._arrived = threading.Condition()
         self._intake: deque[tuple[GenerationRequest, PendingResponse]] = deque()
-        self._cancelled_ids: deque[str] = deque()
+        self._finished_ids: deque[str] = deque()
         self._open: dict[str, PendingResponse] = {}
         self._unsent: list[TokenOutput] = []
         """Outputs of the last step that have not been sent yet."""
@@ -80,11 +80,11 @@ class EngineHost:
             self._intake.append((request, pending))
             self._arrived.notify()
 
-    def cancel(self, request_id: str) -> None:
-        """Cancels a request on behalf of another request; the server does not know of this. The
-        response is the same as for any cancelled request."""
+    def finish(self, request_id: str) -> None:
+        """Ends a request on behalf of another request; the server does not know of this. The final
+        response has what was generated up to now."""
         with self._arrived:
-            self._cancelled_ids.append(request_id)
+            self._finished_ids.append(request_id)
 
     # The engine's thread.
 
@@ -146,8 +146,12 @@ class EngineHost:
             )
 
     def _drop_cancelled(self) -> None:
-        while self._cancelled_ids:
-            self.model.engine.cancel(self._cancelled_ids.popleft())
+        while self._finished_ids:
+            request_id = self._finished_ids.popleft()
+            pending = self._open.get(request_id)
+            if pending is not None:
+                pending.is_ending = True
+                self.model.engine.cancel(request_id)
         is_cancelled = self._runtime.is_cancelled
         for request_id, pending in self._open.items():
             if is_cancelled(pending.handle):
@@ -194,7 +198,9 @@ class EngineHost:
                 if tensors is not None:
                     responses.append((pending.handle, WorkResponse(tensors), False))
                     continue
-            if output.finish_reason in (FinishReason.ERROR, FinishReason.CANCELLED):
+            if output.finish_reason is FinishReason.CANCELLED and pending.is_ending:
+                pending.end()
+            elif output.finish_reason in (FinishReason.ERROR, FinishReason.CANCELLED):
                 failures.setdefault(output.request_id, output.error or _CANCELLED)
             else:
                 pending.add(output)

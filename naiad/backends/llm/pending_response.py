@@ -55,6 +55,7 @@ this, so they have a fast path."""
 class PendingResponse:
     __slots__ = (
         "_encode_text",
+        "_finished",
         "_num_cached_tokens",
         "_num_open",
         "_num_output_tokens",
@@ -62,6 +63,7 @@ class PendingResponse:
         "_pieces",
         "format",
         "handle",
+        "is_ending",
     )
 
     def __init__(
@@ -69,8 +71,12 @@ class PendingResponse:
     ) -> None:
         self.handle = handle
         self.format = format
+        self.is_ending = False
+        """Somebody has asked for the end: when the engine has dropped the request, `end` is
+        called."""
         self._encode_text = encode_text
         self._pieces: dict[int, Piece] = {}
+        self._finished: set[int] = set()
         self._num_open = n
         self._num_output_tokens = [0] * n
         self._num_prompt_tokens = 0
@@ -103,6 +109,15 @@ class PendingResponse:
             piece.finish_reason = output.finish_reason
             piece.stop_reason = output.stop_reason
             self._num_open -= 1
+            self._finished.add(output.index)
+
+    def end(self) -> None:
+        """Finishes every completion that is still open with what it has."""
+        for index in range(len(self._num_output_tokens)):
+            if index not in self._finished:
+                piece = self._pieces.setdefault(index, Piece(index))
+                piece.finish_reason = FinishReason.CANCELLED
+        self._num_open = 0
 
     def encode_directly(self, output: TokenOutput) -> list[Tensor] | None:
         """Fast path: does `add` and `flush` in one. Returns None, without any effect, if the output

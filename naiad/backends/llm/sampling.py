@@ -19,6 +19,8 @@ from naiad.llm.parameters import SamplingParameters
 
 NAMES = frozenset(field.name for field in msgspec.structs.fields(SamplingParameters))
 _LISTS = ("stop", "bad_words", "stop_token_ids")
+_OTHER_NAMES = {"prompt": "text_input", "max_new_tokens": "max_tokens", "inputs": "text_input"}
+"""Names that other servers have for the same thing."""
 _FORWARDED = frozenset({"authorization", "traceparent", "tracestate"})
 
 
@@ -29,14 +31,21 @@ def read_sampling(values: Mapping[str, Any]) -> SamplingParameters:
             raise unknown_parameter(name, NAMES)
     fields = {name: value for name, value in values.items() if value is not None}
     for name in _LISTS:
-        if name in fields and not isinstance(fields[name], (list, tuple)):
-            fields[name] = [fields[name]]
+        if name in fields:
+            fields[name] = as_list(fields[name])
     if isinstance(fields.get("logit_bias"), str):  # request parameters cannot hold objects
         fields["logit_bias"] = read_json_object("logit_bias", fields["logit_bias"])
     try:
         return msgspec.convert(fields, SamplingParameters, strict=False, str_keys=True)
     except msgspec.ValidationError as error:
         raise _bad_value(fields, error) from None
+
+
+def as_list(value: Any) -> list[Any]:
+    """A single value stands for a list with one element."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 def _bad_value(fields: Mapping[str, Any], error: msgspec.ValidationError) -> NaiadError:
@@ -50,8 +59,10 @@ def _bad_value(fields: Mapping[str, Any], error: msgspec.ValidationError) -> Nai
 
 
 def unknown_parameter(name: str, known: Iterable[str]) -> NaiadError:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    close = _OTHER_NAMES.get(name) or next(
+        iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)), ""
+    )
+    hint = f"; did you mean '{close}'?" if close else ""
     return invalid_arg(f"unknown sampling parameter '{name}'{hint}")
 
 

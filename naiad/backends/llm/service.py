@@ -114,8 +114,9 @@ class LlmService:
         )
         return None
 
-    def cancel(self, request_id: str) -> None:
-        self._host.cancel(request_id)
+    def finish(self, request_id: str) -> None:
+        """Ends a request with what it has generated."""
+        self._host.finish(request_id)
 
     def is_ready(self) -> bool:
         return self._host.is_running()

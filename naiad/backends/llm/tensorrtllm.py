@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 
 from naiad.backends.backend import Backend, Runtime
+from naiad.backends.llm.host import error_response
 from naiad.backends.llm.service import Generation, LlmService
 from naiad.backends.llm.tensorrtllm_parameters import read_parameters
 from naiad.backends.llm.tensorrtllm_request import (
@@ -97,9 +98,13 @@ class TensorrtllmBackend(Backend):
     def _stop(self, request: WorkRequest) -> WorkResponse:
         """Ends the earlier request with the same id. The response to `request` itself is empty."""
         assert self._service is not None
+        if not request.id:
+            return error_response(
+                invalid_arg("Cannot send stop request without specifying a request_id")
+            )
         request_id = self._by_client_id.pop(request.id, None)
         if request_id is not None:
-            self._service.cancel(request_id)
+            self._service.finish(request_id)
         return WorkResponse([])
 
     def _read(self, request: WorkRequest) -> Generation:

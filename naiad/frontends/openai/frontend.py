@@ -27,7 +27,7 @@ from naiad.frontends.openai.models import (
 )
 from naiad.frontends.token_estimate import estimate_call_tokens, estimate_text_tokens
 from naiad.ipc.generation_call import GenerationCall, generation_request
-from naiad.keys.api_class import INFERENCE, METADATA, UNCLASSIFIED
+from naiad.keys.api_class import HEALTH, INFERENCE, METADATA, UNCLASSIFIED
 from naiad.protocol.compression import IDENTITY, SUPPORTED, decompress
 from naiad.protocol.openai import chat as openai_chat
 from naiad.protocol.openai import completion as openai_completion
@@ -48,11 +48,13 @@ from naiad.protocol.openai.response import ResponseWriter
 from naiad.protocol.openai.response_writer import GenerationWriter
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
+from naiad.transport.http1.response_head import JSON_TYPE
 from naiad.transport.http1.route import Route
 
 if TYPE_CHECKING:
     from naiad.repository.model import Model
 
+_NOT_READY = b'{"detail":"Attached inference engine is not ready for inference requests."}'
 _MODEL = r"/v1/models/(?P<model>.+)"
 _CHAT_PARAMS = param_names(ChatBody)
 _COMPLETION_PARAMS = param_names(CompletionBody)
@@ -92,9 +94,17 @@ class OpenAiRoutes:
             Entry("POST", "/v1/completions", INFERENCE, self._guarded(self._completion)),
             Entry("POST", "/v1/responses", INFERENCE, self._guarded(self._response)),
             Entry("POST", "/v1/embeddings", INFERENCE, self._guarded(self._embedding)),
+            Entry("GET", "/health/ready", HEALTH, simple(self._ready)),
             Entry("GET", "/v1/models", METADATA, simple(self._models.list)),
             Entry("GET", _MODEL, METADATA, simple(self._models.show), _no_model),
         ]
+
+    def _ready(self, exchange: Exchange, names: Names) -> None:
+        """The probe of Triton's OpenAI frontend."""
+        if self._core.is_ready():
+            exchange.respond(200, JSON_TYPE)
+        else:
+            exchange.respond(400, JSON_TYPE, _NOT_READY)
 
     def _guarded(self, handle: Callable[[Exchange], None]) -> RouteBuilder:
         def guarded(exchange: Exchange) -> None:

@@ -1,7 +1,8 @@
 """The sampling parameters of an OpenAI request: those of the body, then the model's defaults, then
 the engine's.
 
-Rule: the engine checks ranges; this file translates only what OpenAI spells differently.
+Rule: values beyond the ranges that OpenAI documents are refused here, with OpenAI's messages. The
+      engine checks its own ranges; they are wider, for clients of other protocols.
 """
 
 from __future__ import annotations
@@ -22,11 +23,22 @@ _SAME = (
     "presence_penalty", "frequency_penalty", "seed", "stop_token_ids", "bad_words", "ignore_eos",
     "include_stop_str_in_output", "skip_special_tokens",
 )  # fmt: skip
+_RANGES: dict[str, tuple[int, int]] = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "n": (1, 128),
+    "top_logprobs": (0, 20),
+}
+_MAX_COMPLETION_LOGPROBS = 5
+_MAX_BIAS = 100
 _RESPONSES_SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
 
 
 def chat_sampling(body: ChatBody, defaults: Mapping[str, Any]) -> SamplingParameters:
     """Raises OpenAiError."""
+    _check_ranges(body)
     values = _common(body)
     if body.max_completion_tokens is not None:
         values["max_tokens"] = body.max_completion_tokens
@@ -39,6 +51,9 @@ def chat_sampling(body: ChatBody, defaults: Mapping[str, Any]) -> SamplingParame
 
 def completion_sampling(body: CompletionBody, defaults: Mapping[str, Any]) -> SamplingParameters:
     """Raises OpenAiError."""
+    _check_ranges(body)
+    if body.logprobs is not None:
+        _check_range("logprobs", body.logprobs, 0, _MAX_COMPLETION_LOGPROBS)
     values = _common(body)
     if body.logprobs is not None:
         values["logprobs"] = body.logprobs
@@ -47,10 +62,33 @@ def completion_sampling(body: CompletionBody, defaults: Mapping[str, Any]) -> Sa
 
 def responses_sampling(body: ResponsesBody, defaults: Mapping[str, Any]) -> SamplingParameters:
     """Raises OpenAiError."""
+    _check_ranges(body)
     values = {name: value for name in _RESPONSES_SAME if (value := getattr(body, name)) is not None}
     if body.max_output_tokens is not None:
         values["max_tokens"] = body.max_output_tokens
     return _merged(values, defaults)
+
+
+def _check_ranges(body: GenerationBody | ResponsesBody) -> None:
+    for name, (low, high) in _RANGES.items():
+        value = getattr(body, name, None)
+        if value is not None:
+            _check_range(name, value, low, high)
+
+
+def _check_range(name: str, value: float, low: int, high: int) -> None:
+    if low <= value <= high:
+        return
+    kind = "integer" if isinstance(value, int) else "decimal"
+    side, place, bound = ("above", "maximum", f"<= {high}")
+    if value < low:
+        side, place, bound = ("below", "minimum", f">= {low}")
+    raise bad_request(
+        f"Invalid '{name}': {kind} {side} {place} value. Expected a value {bound}, but got "
+        f"{value} instead.",
+        name,
+        f"{kind}_{side}_{place[:3]}_value",
+    )
 
 
 def _common(body: GenerationBody) -> dict[str, Any]:
@@ -65,6 +103,8 @@ def _common(body: GenerationBody) -> dict[str, Any]:
 
 
 def _logit_bias(given: dict[str, float]) -> dict[int, float]:
+    for bias in given.values():
+        _check_range("logit_bias", bias, -_MAX_BIAS, _MAX_BIAS)
     try:
         return {int(token): bias for token, bias in given.items()}
     except ValueError:

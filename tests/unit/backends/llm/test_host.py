@@ -193,6 +193,22 @@ def test_sends_one_message_per_step_and_marks_the_last_one_final(bench: Bench) -
     ]
 
 
+def test_a_request_that_is_finished_by_another_ends_without_an_error(bench: Bench) -> None:
+    bench.submit(1)
+    bench.submit(2)
+    bench.step(gained(1, "a"), gained(2, "x"))
+    bench.runtime.wait(2)
+    bench.runtime.paused.add(1)
+    bench.step(gained(1, "b"))
+    bench.host.finish("1")
+    bench.host.finish("nobody")
+    bench.let([])
+    (ended,) = [one for one in bench.runtime.wait(3) if one[2]]
+    assert (ended[0], text(ended[1])) == (1, [b"b"])
+    assert ended[1] is not None
+    assert ended[1].error is None
+
+
 def test_a_slow_reader_gets_the_missed_text_in_one_piece(bench: Bench) -> None:
     bench.submit(1)
     bench.runtime.paused.add(1)
