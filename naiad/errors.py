@@ -43,9 +43,22 @@ class NaiadError(Exception):
         self.retry_after_s = retry_after_s
         self.details = details
 
+    def copy(self) -> NaiadError:
+        """Returns an error to raise in place of one that is kept: each time the same error is
+        raised, its traceback becomes longer."""
+        return NaiadError(self.code, self.message, self.retry_after_s, details=self.details)
+
 
 def invalid_arg(message: str) -> NaiadError:
     return NaiadError(Code.INVALID_ARG, message)
+
+
+def oversize_body(num_bytes: int, max_bytes: int) -> NaiadError:
+    """The error for a request body above `--http-max-input-size`, on every route."""
+    return invalid_arg(
+        f"request JSON size of {num_bytes} bytes exceeds the maximum allowed input size of "
+        f"{max_bytes} bytes. Use --http-max-input-size to increase the limit."
+    )
 
 
 def internal(message: str) -> NaiadError:

@@ -18,7 +18,7 @@ SUPPORTED = frozenset((GZIP, DEFLATE, IDENTITY))
 
 _WINDOW_BITS = {GZIP: 16 + zlib.MAX_WBITS, DEFLATE: zlib.MAX_WBITS}
 _LEVEL = 1
-"""The answer waits for it: speed first."""
+"""Speed matters more than size, because the response waits for the compression."""
 
 
 def choose_encoding(accept: bytes) -> str:
@@ -43,7 +43,7 @@ def _weight(parameters: str) -> float:
 
 
 def decompress(body: Buffer, encoding: str, max_bytes: int) -> bytes:
-    """Raises NaiadError. Never makes more than `max_bytes` of it."""
+    """Returns at most `max_bytes`. Raises NaiadError."""
     if not len(body):
         raise invalid_arg("nothing to be decompressed")
     stream = zlib.decompressobj(_WINDOW_BITS[encoding])
@@ -64,7 +64,7 @@ def decompress(body: Buffer, encoding: str, max_bytes: int) -> bytes:
 
 def too_large(max_bytes: int) -> NaiadError:
     return invalid_arg(
-        f"decompressed request size exceeds the maximum allowed input size of {max_bytes} bytes. "
+        f"Decompressed data size exceeds the maximum allowed value of {max_bytes} bytes. "
         "Use --http-max-input-size to increase the limit."
     )
 

@@ -353,3 +353,69 @@ async def test_no_load_report_without_all_of_its_gauges(
         )
         assert (reply.status, reply.headers.get(REPORT)) == (200, None)
         assert logged[0] == "One or more of the kv metrics was not found or invalid."
+
+
+# Flat bodies on /infer.
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ({"id": "7"}, {"id": "7"}),
+        ({"request_id": "7"}, {"request_id": "7"}),
+        ({"request_id": 7}, {"request_id": 7}),
+        ({"id": "7", "request_id": "8"}, {"id": "7"}),
+        ({}, {}),
+    ],
+)
+@on_uvloop
+async def test_a_flat_request_gets_its_id_as_it_sent_it(
+    sent: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    async with serving() as server:
+        reply = await call(server.port, "POST", "/v2/models/gen/infer", {"text_input": "a", **sent})
+        assert reply.status == 200, reply.body
+        document = reply.json()
+        assert {key: document[key] for key in ("id", "request_id") if key in document} == expected
+        (request,) = server.core.requests
+        assert request.id == str(next(iter(expected.values()), ""))
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "message"),
+    [
+        (
+            "add_sub",
+            {},
+            "The body has neither 'inputs' nor an input of model 'add_sub': 'INPUT0', 'INPUT1'",
+        ),
+        (
+            "id_fp32",
+            {"request_id": "x", "nested": {"IN": 1}},
+            "The body has neither 'inputs' nor an input of model 'id_fp32': 'IN'",
+        ),
+        (
+            "gen",
+            {"prompt": "a", "max_token": 5},
+            "The body has neither 'inputs' nor an input of model 'gen': 'text_input', "
+            "'max_tokens', 'stream', 'temp', 'words'; did you mean 'text_input' instead of "
+            "'prompt'?",
+        ),
+        (
+            "repeat",
+            {"COUNT": 1},
+            "The body has neither 'inputs' nor an input of model 'repeat': 'IN'",
+        ),
+    ],
+)
+@on_uvloop
+async def test_a_request_without_inputs_names_those_of_the_model(
+    model: str, body: dict[str, Any], message: str
+) -> None:
+    async with serving() as server:
+        reply = await call(server.port, "POST", f"/v2/models/{model}/infer", body)
+        assert (reply.status, reply.error()) == (
+            400,
+            "Unable to parse 'inputs': attempt to access non-existing object member 'inputs'. "
+            + message,
+        )

@@ -307,7 +307,9 @@ async def test_the_wrong_amount_of_data(wire: Wire) -> None:
     reply = await wire.infer("id_fp32", tensor([1, 2], shape=[3]), id="q")
     if wire.name == "http-json":
         expected = wire.failure(
-            Code.INTERNAL, "Failed to parse 'data' field: shape does not match true shape"
+            Code.INVALID_ARG,
+            "Failed to parse 'data' field: shape does not match true shape: expected 3 values for"
+            " input 'IN', got 2",
         )
     else:
         expected = wire.failure(

@@ -41,6 +41,7 @@ from naiad.keys.api_class import (
 )
 from naiad.keys.guard import Guard
 from naiad.keys.key_watch import KeyWatch
+from naiad.protocol.v2 import raw_request
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.head import Head
@@ -172,7 +173,9 @@ class HttpFrontend:
             self.plans,
         )
         return Route(
-            route.handle, body_buffer=route.body_buffer, oversize_message=route.oversize_message
+            route.handle,
+            body_buffer=route.body_buffer,
+            oversize_message=raw_request.oversize_message if route.is_raw else None,
         )
 
     def _generate(self, head: Head, names: Names) -> Route:
@@ -192,7 +195,7 @@ class HttpFrontend:
             self._gauges,
             is_stream=is_stream,
         )
-        return Route(route.handle, oversize_message=route.oversize_message)
+        return Route(route.handle)
 
 
 def _no_statistics(names: Names) -> NaiadError:

@@ -7,7 +7,7 @@ A client that goes away cancels the work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse, ResponseStream
@@ -69,29 +69,29 @@ class GenerateRoute:
         return b"" if self._gauges is None else load_report(asked, self._gauges, self._model_name)
 
     def _decode(self, exchange: Exchange) -> InferRequest:
-        if self._head.headers.get(b"content-encoding", b"identity") != b"identity":
-            raise invalid_arg("Unsupported content-encoding, only 'identity' is supported.")
         spec = self._core.model(self._model_name, self._model_version).spec
+        if self._head.headers.get(b"content-encoding", b"identity") not in (b"", b"identity"):
+            raise invalid_arg("Unsupported content-encoding, only 'identity' is supported.")
         request = generate.decode_request(exchange.body, spec, self._model_version, self._max_bytes)
         if self._forward is not None:
             request.parameters.update(self._forward(self._head))
         return request
-
-    def oversize_message(self, num_bytes: int | None, max_bytes: int) -> str:
-        size = "" if num_bytes is None else f" of {num_bytes} bytes"
-        return (
-            f"request size{size} exceeds the maximum allowed input size of {max_bytes} bytes. "
-            "Use --http-max-input-size to increase the limit."
-        )
 
 
 class SingleGeneration:
     """One request whose model must respond exactly once; a final flag without a response does not
     count."""
 
-    def __init__(self, exchange: Exchange, report: Callable[[], bytes] | None = None) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        report: Callable[[], bytes] | None = None,
+        identity: Mapping[str, object] | None = None,
+    ) -> None:
+        """`identity` is how the request named its id, if not by `id`."""
         self._exchange = exchange
         self._report = report
+        self._identity = identity
         self._stream: ResponseStream | None = None
         self._response: InferResponse | None = None
 
@@ -126,7 +126,7 @@ class SingleGeneration:
             self._fail(response.error)
             return
         try:
-            body = generate.encode_response(response)
+            body = generate.encode_response(response, self._identity)
         except NaiadError as error:
             self._fail(error)
         else:

@@ -3,7 +3,8 @@
 An InferRoute is built once per distinct request head and holds everything that follows from the
 head; `handle` is the hot part of the full path. A request whose like may come again also sets up
 the fast path (naiad.fastpath) for the next request of its connection.
-Beyond Triton: a flat JSON object that names an input of the model is handled as by /generate.
+Beyond Triton: a flat JSON object that names an input of the model is handled as by /generate; the
+response has `request_id` if the request has that in place of `id`.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ class InferRoute:
         "_content_encoding",
         "_core",
         "_forward",
-        "_head_error",
+        "_forward_error",
         "_header_length",
         "_layout",
+        "_length_error",
         "_max_bytes",
         "_model_name",
         "_model_version",
@@ -87,33 +89,31 @@ class InferRoute:
         self._layout: RequestLayout | None = None
         """The layout of whole requests with this head, for `_layout.plan`."""
         self._forward: dict[str, ParameterValue] | None = None
-        self._head_error: NaiadError | None = None
-        self._content_encoding = head.headers.get(b"content-encoding", b"identity").decode(
-            "latin-1"
-        )
+        # Errors of the head are kept until `_infer` reaches the place where Triton checks them.
+        self._length_error: NaiadError | None = None
+        self._forward_error: NaiadError | None = None
+        encoding = head.headers.get(b"content-encoding", b"").decode("latin-1")
+        self._content_encoding = encoding or IDENTITY
         self._response_encoding = choose_encoding(head.headers.get(b"accept-encoding", b""))
         try:
             self._header_length = _header_length(head)
+        except NaiadError as error:
+            self._length_error = error
+        try:
             self._forward = None if forward is None else forward(head)
         except NaiadError as error:
-            self._head_error = error
+            self._forward_error = error
+
+    @property
+    def is_raw(self) -> bool:
+        """The whole body is the single input of the model."""
+        return self._header_length == 0
 
     def handle(self, exchange: Exchange) -> None:
         if self._content_encoding != IDENTITY:
             self._decompress(exchange)
         else:
             self._infer(exchange, exchange.body)
-
-    def oversize_message(self, num_bytes: int | None, max_bytes: int) -> str:
-        if num_bytes is not None and self._header_length == 0:
-            return raw_request.oversize_message(num_bytes, max_bytes)
-        if num_bytes is not None and self._header_length is None:
-            return json_codec.oversize_message(num_bytes, max_bytes)
-        size = "" if num_bytes is None else f" of {num_bytes} bytes"
-        return (
-            f"request size{size} exceeds the maximum allowed input size of {max_bytes} bytes. "
-            "Use --http-max-input-size to increase the limit."
-        )
 
     def body_buffer(self, num_bytes: int) -> memoryview | None:
         """Returns memory shared with the workers: binary tensors of the body need no further copy.
@@ -126,16 +126,13 @@ class InferRoute:
 
     def _infer(self, exchange: Exchange, body: Buffer) -> None:
         try:
-            if self._head_error is not None:
-                raise self._head_error
             model = self._core.model(self._model_name, self._model_version)
             spec = model.spec
             if spec.is_decoupled:
                 self._infer_decoupled(exchange, body, spec)
                 return
             request, formats, plan = self._decode(body, model)
-            if self._forward:
-                request.parameters = request.parameters | self._forward
+            self._add_forwarded(request)
             responder = InferResponder(exchange, formats, spec, self._response_encoding, plan)
             submit(
                 self._core,
@@ -150,6 +147,13 @@ class InferRoute:
             return
         except NaiadError as error:
             respond_error(exchange, error)
+
+    def _add_forwarded(self, request: InferRequest) -> None:
+        """Raises NaiadError for a header that must not be forwarded."""
+        if self._forward_error is not None:
+            raise self._forward_error.copy()
+        if self._forward:
+            request.parameters = request.parameters | self._forward
 
     def _on_accepted(self, exchange: Exchange, plan: HttpPlan | None) -> None:
         """Before the response is delivered: the client may send its next request at once."""
@@ -180,6 +184,8 @@ class InferRoute:
         )
 
     def _decode(self, body: Buffer, model: Model) -> _Decoded:
+        if self._length_error is not None:
+            raise self._length_error.copy()
         length = self._header_length
         if length == 0 or (length is None and not len(body)):
             return _Decoded(
@@ -215,31 +221,31 @@ class InferRoute:
     # Flat bodies.
 
     def _infer_decoupled(self, exchange: Exchange, body: Buffer, spec: ModelSpec) -> None:
-        document = parse(body) if self._header_length is None and len(body) else None
-        if (
-            isinstance(document, dict)
-            and "inputs" not in document
-            and _names_an_input(document, spec)
-        ):
+        is_json = self._header_length is None and self._length_error is None and len(body) > 0
+        document = parse(body) if is_json else None
+        if isinstance(document, dict) and "inputs" not in document:
             self._infer_flat(exchange, MissingInputsError(document), spec)
             return
         raise unsupported("HTTP end point doesn't support models with decoupled transaction policy")
 
     def _infer_flat(self, exchange: Exchange, error: MissingInputsError, spec: ModelSpec) -> None:
         document = error.document
-        if not isinstance(document, dict) or not _names_an_input(document, spec):
+        if not isinstance(document, dict):
             respond_error(exchange, error)
             return
+        identity: dict[str, object] | None = None
         try:
+            if not any(key in spec.inputs for key in document):
+                raise _no_input(error, document, spec)
             request_id = None if "request_id" in spec.inputs else document.pop("request_id", None)
-            if isinstance(request_id, (str, int)):
-                document.setdefault("id", str(request_id))
+            if isinstance(request_id, (str, int)) and "id" not in document:
+                document["id"] = str(request_id)
+                identity = {"request_id": request_id}
             request = generate.request_from_document(
                 document, spec, self._model_version, self._max_bytes
             )
-            if self._forward:
-                request.parameters.update(self._forward)
-            SingleGeneration(exchange).run(self._core, request)
+            self._add_forwarded(request)
+            SingleGeneration(exchange, identity=identity).run(self._core, request)
         except NaiadError as fault:
             respond_error(exchange, fault)
 
@@ -247,6 +253,11 @@ class InferRoute:
 
     def _decompress(self, exchange: Exchange) -> None:
         encoding, body = self._content_encoding, exchange.body
+        try:
+            self._core.model(self._model_name, self._model_version)
+        except NaiadError as error:
+            respond_error(exchange, error)  # nothing is unpacked for a model that is not there
+            return
         if encoding not in SUPPORTED:
             respond_error(
                 exchange,
@@ -286,8 +297,19 @@ def _responder(exchange: Exchange, plan: HttpPlan, model: Model) -> InferRespond
     return InferResponder(exchange, plan.formats, model.spec, IDENTITY, plan)
 
 
-def _names_an_input(document: dict[str, object], spec: ModelSpec) -> bool:
-    return any(key in spec.inputs for key in document)
+def _no_input(
+    error: MissingInputsError, document: dict[str, object], spec: ModelSpec
+) -> NaiadError:
+    names = ", ".join(f"'{name}'" for name in spec.inputs)
+    hint = (
+        "; did you mean 'text_input' instead of 'prompt'?"
+        if "prompt" in document and "text_input" in spec.inputs
+        else ""
+    )
+    return invalid_arg(
+        f"{error.message}. The body has neither 'inputs' nor an input of model '{spec.name}': "
+        f"{names}{hint}"
+    )
 
 
 def _header_length(head: Head) -> int | None:

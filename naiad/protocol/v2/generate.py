@@ -8,11 +8,12 @@ is one flat JSON object again.
 from __future__ import annotations
 
 import json
-from math import prod
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from naiad.core.datatype import DATATYPES
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse
@@ -21,7 +22,7 @@ from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.protocol.v2.json_access import as_string, mismatch
 from naiad.protocol.v2.json_codec import encode_slowly
 from naiad.protocol.v2.json_tensor import json_values, pack_values
-from naiad.protocol.v2.request_parameters import parameter_value
+from naiad.protocol.v2.request_parameters import JSON_PARAMETERS
 from naiad.protocol.v2.triton_json import parse
 
 _ENCODER = msgspec.json.Encoder()
@@ -58,14 +59,18 @@ def request_from_document(
 
 def _check_repeated(body: bytes, document: dict[str, Any], spec: ModelSpec) -> None:
     """Refuses an input that is given twice, as Triton does: the parser has kept only one of two
-    equal keys. The text is parsed again only where a name occurs twice."""
+    equal keys. The text is parsed again only where a name occurs twice, and not if it has numbers
+    or depths that this parser refuses: the first of two equal keys then counts."""
     suspects = [
         name for name in spec.inputs if name in document and body.count(b'"%b"' % name.encode()) > 1
     ]
     if suspects:
-        pairs: list[tuple[str, Any]] = json.loads(
-            body.decode("utf-8", "surrogateescape"), object_pairs_hook=list
-        )
+        try:
+            pairs: list[tuple[str, Any]] = json.loads(
+                body.decode("utf-8", "surrogateescape"), object_pairs_hook=list
+            )
+        except (ValueError, RecursionError):
+            return
         keys = [key for key, _ in pairs]
         for index, key in enumerate(keys):
             if key in suspects and key in keys[:index]:
@@ -102,26 +107,37 @@ class _Conversion:
     def read(self, key: str, value: Any) -> None:
         tensor = self._spec.inputs.get(key)
         if tensor is None:
-            self.parameters[key] = parameter_value(key, value)
+            self.parameters[key] = JSON_PARAMETERS.value(key, value)
             return
         if any(key == given.name for given in self.inputs):
             raise _repeated(key)
         self.inputs.append(self._tensor(tensor, value))
 
     def _tensor(self, tensor: TensorSpec, value: Any) -> Tensor:
+        """Checks the size before the shape and the data, as Triton does."""
         # Only the outermost list counts, as in Triton.
         count = len(value) if isinstance(value, list) else 1
-        shape = _shape(tensor, count, is_batched=self._spec.max_batch_size > 0)
-        data = pack_values(value, tensor.datatype, prod(shape), tensor.name, self._max_bytes)
-        if self._num_bytes + len(data) > self._max_bytes:
-            raise invalid_arg(
-                f"request size of {self._num_bytes} bytes with input '{tensor.name}' of size "
-                f"{len(data)} bytes exceeds the maximum "
-                f"allowed input size of {self._max_bytes}. Use --http-max-input-size to increase "
-                "the limit."
-            )
-        self._num_bytes += len(data)
+        if tensor.datatype == "BYTES":
+            data = pack_values(value, "BYTES", count, tensor.name)
+            self._count_bytes(tensor.name, len(data))
+            shape = self._shape(tensor, count)
+        else:
+            self._count_bytes(tensor.name, count * DATATYPES[tensor.datatype].byte_size)
+            shape = self._shape(tensor, count)
+            data = pack_values(value, tensor.datatype, count, tensor.name) if count else b""
         return Tensor(tensor.name, tensor.datatype, shape, data)
+
+    def _count_bytes(self, name: str, num_bytes: int) -> None:
+        if self._num_bytes + num_bytes > self._max_bytes:
+            raise invalid_arg(
+                f"request size of {self._num_bytes} bytes with input '{name}' of size "
+                f"{num_bytes} bytes exceeds the maximum allowed input size of {self._max_bytes}. "
+                "Use --http-max-input-size to increase the limit."
+            )
+        self._num_bytes += num_bytes
+
+    def _shape(self, tensor: TensorSpec, count: int) -> list[int]:
+        return _shape(tensor, count, is_batched=self._spec.max_batch_size > 0)
 
 
 def _shape(tensor: TensorSpec, count: int, *, is_batched: bool) -> list[int]:
@@ -153,9 +169,10 @@ def _no_shape(tensor: TensorSpec) -> NaiadError:
 # Responses.
 
 
-def encode_response(response: InferResponse) -> bytes:
-    """Raises NaiadError for an output that JSON cannot express."""
-    members: dict[str, Any] = {"id": response.id} if response.id else {}
+def encode_response(response: InferResponse, identity: Mapping[str, Any] | None = None) -> bytes:
+    """`identity` is how the request named its id, if not by `id`. Raises NaiadError for an output
+    that JSON cannot express."""
+    members: dict[str, Any] = dict(identity or ({"id": response.id} if response.id else {}))
     members["model_name"] = response.model_name
     members["model_version"] = response.model_version
     members.update(response.parameters)

@@ -21,10 +21,9 @@ from naiad.errors import NaiadError, invalid_arg, unsupported
 from naiad.pb.grpc_service_pb2 import InferParameter, ModelInferRequest
 from naiad.protocol.v2.grpc_contents import raw_contents
 from naiad.protocol.v2.grpc_wire import Buffer
+from naiad.protocol.v2.request_parameters import apply_parameters
 
 _UINT64_MASK: Final = (1 << 64) - 1
-_MAX_SEQUENCE_ID_CHARACTERS: Final = 128
-_OPTIONS_ONLY: Final = frozenset(("triton_enable_empty_final_response",))
 
 
 class RequestOptions(msgspec.Struct, frozen=True):
@@ -85,7 +84,7 @@ class RequestTemplate(msgspec.Struct, frozen=True):
                 for head, data in zip(inputs, raw, strict=False)
             ]
         if self.output_error is not None:
-            raise _fresh(self.output_error)
+            raise self.output_error.copy()
         request = InferRequest(
             prototype.model_name,
             tensors,
@@ -104,7 +103,7 @@ class RequestTemplate(msgspec.Struct, frozen=True):
         of = f"for model '{self.prototype.model_name}'"
         for head in self.inputs:
             if head.error is not None:
-                raise _fresh(head.error)
+                raise head.error.copy()
             if head.region is not None:
                 data: Buffer = b""
             elif head.contents is not None:
@@ -142,7 +141,7 @@ def decoupled_error() -> NaiadError:
 def build_template(message: ModelInferRequest) -> RequestTemplate:
     """Raises NaiadError for wrong parameters; other faults are kept for `fill`."""
     request = InferRequest(message.model_name, [], message.model_version, message.id)
-    wants_empty_final = _apply_parameters(request, message.parameters)
+    wants_empty_final = apply_parameters(request, message.parameters, _MESSAGE_PARAMETERS)
     names = [output.name for output in message.outputs]
     repeated = next((name for index, name in enumerate(names) if name in names[:index]), None)
     request.requested_outputs = names
@@ -167,7 +166,7 @@ def build_template(message: ModelInferRequest) -> RequestTemplate:
         if classification or wants_empty_final
         else PLAIN
     )
-    has_reserved = any(name not in _OPTIONS_ONLY for name in message.parameters)
+    has_reserved = any(name != _MESSAGE_PARAMETERS.format_option for name in message.parameters)
     is_plain = (
         not has_reserved
         and repeated is None
@@ -203,12 +202,6 @@ def _input(tensor: ModelInferRequest.InferInputTensor, model_name: str) -> _Inpu
         error = fault
     datatype = tensor.datatype if tensor.datatype in DATATYPES else "<invalid>"
     return _Input(tensor.name, datatype, list(tensor.shape), contents, region, error)
-
-
-def _fresh(error: NaiadError) -> NaiadError:
-    """A copy of a template's error: raising the same error each time would make its traceback
-    longer and longer."""
-    return NaiadError(error.code, error.message)
 
 
 def _region_slice(name: str, parameters: Mapping[str, InferParameter]) -> RegionSlice | None:
@@ -262,80 +255,55 @@ def _classification(output: ModelInferRequest.InferRequestedOutputTensor) -> int
 # Parameters of the request.
 
 
-def _apply_parameters(request: InferRequest, parameters: Mapping[str, InferParameter]) -> bool:
-    """Returns whether an empty final response is wanted."""
-    wants_empty_final = False
-    kept: dict[str, ParameterValue] = {}
-    for name, parameter in parameters.items():
-        match name:
-            case "sequence_id":
-                request.sequence_id = _sequence_id(parameter)
-            case "sequence_start":
-                request.sequence_start = _boolean(name, parameter)
-            case "sequence_end":
-                request.sequence_end = _boolean(name, parameter)
-            case "priority":
-                request.priority = _unsigned(name, parameter)
-            case "timeout":
-                request.timeout_us = _unsigned(name, parameter)
-            case "triton_enable_empty_final_response":
-                wants_empty_final = _boolean(name, parameter)
-            case _ if name.startswith("triton_"):
-                raise invalid_arg(
-                    "parameter keys starting with 'triton_' are reserved for Triton usage. Only "
-                    "the following keys starting with "
-                    "'triton_' are allowed: triton_enable_empty_final_response"
-                )
+class _MessageParameters:
+    """Reads InferParameter messages."""
+
+    format_option = "triton_enable_empty_final_response"
+
+    def boolean(self, name: str, written: InferParameter) -> bool:
+        if written.WhichOneof("parameter_choice") != "bool_param":
+            raise invalid_arg(f"invalid value type for '{name}' parameter, expected bool_param.")
+        return written.bool_param
+
+    def unsigned(self, name: str, written: InferParameter) -> int:
+        match written.WhichOneof("parameter_choice"):
+            case "uint64_param":
+                return written.uint64_param
+            case "int64_param":
+                if written.int64_param < 0:
+                    raise invalid_arg(f"invalid value for '{name}', expected value >= 0.")
+                return written.int64_param
             case _:
-                kept[name] = _value(name, parameter)
-    if kept:
-        request.parameters = kept
-    return wants_empty_final
+                kinds = "int64_param" if name == "timeout" else "int64_param or uint64_param"
+                raise invalid_arg(f"invalid value type for '{name}' parameter, expected {kinds}.")
 
-
-def _sequence_id(parameter: InferParameter) -> int | str:
-    match parameter.WhichOneof("parameter_choice"):
-        case "int64_param":
-            return parameter.int64_param & _UINT64_MASK
-        case "string_param":
-            if len(parameter.string_param) > _MAX_SEQUENCE_ID_CHARACTERS:
-                raise unsupported(
-                    f"string correlation ID cannot be longer than {_MAX_SEQUENCE_ID_CHARACTERS} "
-                    "characters"
+    def sequence_id(self, name: str, written: InferParameter) -> int | str:
+        match written.WhichOneof("parameter_choice"):
+            case "int64_param":
+                return written.int64_param & _UINT64_MASK
+            case "string_param":
+                return written.string_param
+            case _:
+                raise invalid_arg(
+                    f"invalid value type for '{name}' parameter, expected int64_param or "
+                    "string_param."
                 )
-            return parameter.string_param
-        case _:
+
+    def value(self, name: str, written: InferParameter) -> ParameterValue:
+        choice = written.WhichOneof("parameter_choice")
+        if choice is None or choice == "uint64_param":
             raise invalid_arg(
-                "invalid value type for 'sequence_id' parameter, expected int64_param or "
+                f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or "
                 "string_param."
             )
+        value: ParameterValue = getattr(written, choice)
+        return value
 
-
-def _boolean(name: str, parameter: InferParameter) -> bool:
-    if parameter.WhichOneof("parameter_choice") != "bool_param":
-        raise invalid_arg(f"invalid value type for '{name}' parameter, expected bool_param.")
-    return parameter.bool_param
-
-
-def _unsigned(name: str, parameter: InferParameter) -> int:
-    match parameter.WhichOneof("parameter_choice"):
-        case "uint64_param":
-            return parameter.uint64_param
-        case "int64_param":
-            if parameter.int64_param < 0:
-                raise invalid_arg(f"invalid value for '{name}', expected value >= 0.")
-            return parameter.int64_param
-        case _:
-            expected = "int64_param" if name == "timeout" else "int64_param or uint64_param"
-            raise invalid_arg(f"invalid value type for '{name}' parameter, expected {expected}.")
-
-
-def _value(name: str, parameter: InferParameter) -> ParameterValue:
-    choice = parameter.WhichOneof("parameter_choice")
-    if choice is None or choice == "uint64_param":
-        raise invalid_arg(
-            f"invalid value type for '{name}' parameter, expected int64_param, bool_param, or "
-            "string_param."
+    def reserved(self) -> NaiadError:
+        return invalid_arg(
+            "parameter keys starting with 'triton_' are reserved for Triton usage. Only the "
+            f"following keys starting with 'triton_' are allowed: {self.format_option}"
         )
-    value: ParameterValue = getattr(parameter, choice)
-    return value
+
+
+_MESSAGE_PARAMETERS: Final = _MessageParameters()

@@ -7,7 +7,6 @@ In:  the JSON header and the binary data after it. Out: a request and its output
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from naiad.core.datatype import DATATYPES
@@ -35,9 +34,11 @@ from naiad.protocol.v2.output_format import (
     OutputFormat,
     OutputFormats,
 )
-from naiad.protocol.v2.request_parameters import apply_parameters
+from naiad.protocol.v2.request_parameters import JSON_PARAMETERS, apply_parameters
 from naiad.protocol.v2.triton_json import parse
 
+_INT64_MAX = (1 << 63) - 1
+_UINT64_END = 1 << 64
 _DATA_SOURCES = "'data', 'binary_data_size' in 'parameters', 'shared_memory_region' in 'parameters'"
 
 
@@ -90,7 +91,7 @@ def _apply_parameters(request: InferRequest, parameters: Any) -> bool:
         return False
     if not isinstance(parameters, dict):
         raise internal("failed to get request params.: attempt to get members for non-object")
-    return apply_parameters(request, parameters)
+    return apply_parameters(request, parameters, JSON_PARAMETERS)
 
 
 # Inputs.
@@ -119,13 +120,7 @@ def _inputs(
             slices.append((len(tensors), region))
             data = b""
         elif size is None:
-            data = pack_values(
-                as_array(value["data"], "data"),
-                datatype,
-                prod(shape) if shape else 0,
-                name,
-                max_bytes,
-            )
+            data = _json_data(value, datatype, shape, name, max_bytes)
         else:
             end = offset + size
             if end > len(binary):
@@ -135,6 +130,58 @@ def _inputs(
     if offset != len(binary):
         raise unexpected_data(model_name)
     return tensors
+
+
+def _json_data(value: Any, datatype: str, shape: list[int], name: str, max_bytes: int) -> bytes:
+    """Sizes are checked before the data is read. Only the size of strings follows from them."""
+    count = _element_count(name, shape)
+    if count == 0:
+        return b""  # Triton ignores the data of a tensor without elements
+    values = as_array(value["data"], "data")
+    if datatype != "BYTES":
+        _check_byte_size(name, count, DATATYPES[datatype].byte_size, max_bytes)
+    data = pack_values(values, datatype, count, name)
+    _check_size(name, len(data), max_bytes)
+    return data
+
+
+def _element_count(name: str, shape: list[int]) -> int:
+    """Triton multiplies from left to right, and stops at a dimension of 0 or -1 before it sees that
+    the product is too large."""
+    count = 1 if shape else 0
+    for dim in shape:
+        if dim in (0, -1):
+            return dim
+        if dim < 0:
+            raise _wrong_shape(name, shape, "contains one or more invalid dimensions")
+        count *= dim
+        if count > _INT64_MAX:
+            raise _wrong_shape(
+                name, shape, f"causes total element count to exceed maximum size of {_INT64_MAX}"
+            )
+    return count
+
+
+def _wrong_shape(name: str, shape: list[int], fault: str) -> NaiadError:
+    dims = ",".join(map(str, shape))
+    return invalid_arg(f"invalid shape for input '{name}': shape [{dims}] {fault}")
+
+
+def _check_byte_size(name: str, count: int, element_bytes: int, max_bytes: int) -> None:
+    if count > _INT64_MAX // element_bytes:
+        raise invalid_arg(
+            f"byte size overflow for input '{name}': element count ({count}) * data type size "
+            f"({element_bytes}) exceeds maximum allowed size ({_INT64_MAX})"
+        )
+    _check_size(name, count * element_bytes % _UINT64_END, max_bytes)  # a count of -1 wraps around
+
+
+def _check_size(name: str, num_bytes: int, max_bytes: int) -> None:
+    if num_bytes > max_bytes:
+        raise invalid_arg(
+            f"JSON input '{name}' has a byte_size ({num_bytes} bytes) that exceeds the maximum "
+            f"allowed value of {max_bytes} bytes. Use --http-max-input-size to increase the limit."
+        )
 
 
 def _check_data_source(value: Any, parameters: Any) -> tuple[int | None, RegionSlice | None]:
@@ -173,9 +220,10 @@ def _region_slice(region: Any, parameters: Any) -> RegionSlice:
 
 
 def _dimension(value: Any) -> int:
-    if not is_unsigned(value) or value >= 1 << 63:
+    """Like Triton, reads a number beyond 63 bits as a negative one, which no shape may have."""
+    if not is_unsigned(value):
         raise parse_error("shape", mismatch("unsigned-integer"))
-    return int(value)
+    return int(value) if value <= _INT64_MAX else int(value) - _UINT64_END
 
 
 def unexpected_size(name: str, num_missing: int, model_name: str) -> NaiadError:

@@ -22,7 +22,7 @@ from naiad.core.region_slice import RegionSlice, RegionUse
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, Tensor
-from naiad.errors import NaiadError, invalid_arg
+from naiad.errors import NaiadError, oversize_body
 from naiad.protocol.v2 import json_checked
 from naiad.protocol.v2.classification import classify
 from naiad.protocol.v2.json_checked import (
@@ -41,7 +41,7 @@ from naiad.protocol.v2.output_format import (
     OutputFormat,
     OutputFormats,
 )
-from naiad.protocol.v2.request_parameters import apply_parameters
+from naiad.protocol.v2.request_parameters import JSON_PARAMETERS, apply_parameters
 
 Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -102,7 +102,7 @@ def decode_request(
     """`header_length` is Inference-Header-Content-Length, or None. Raises NaiadError."""
     text = body if header_length is None else memoryview(body)[:header_length]
     if len(text) > max_bytes:
-        raise invalid_arg(oversize_message(len(text), max_bytes))
+        raise oversize_body(len(text), max_bytes)
     binary = _NO_BINARY if header_length is None else memoryview(body)[header_length:]
     try:
         header = _DECODER.decode(text)
@@ -115,7 +115,9 @@ def decode_request(
     request = InferRequest(model_name, inputs, model_version, header.id)
     if slices:
         request.regions = RegionUse(slices)
-    is_binary = bool(header.parameters) and apply_parameters(request, header.parameters)
+    is_binary = bool(header.parameters) and apply_parameters(
+        request, header.parameters, JSON_PARAMETERS
+    )
     if header.outputs:
         formats = _formats(request, header.outputs)
     elif is_binary:
@@ -135,14 +137,6 @@ def _decode_checked(
 ) -> DecodedRequest:
     return DecodedRequest(
         *json_checked.decode_request(text, binary, model_name, model_version, max_bytes)
-    )
-
-
-def oversize_message(num_bytes: int, max_bytes: int) -> str:
-    return (
-        f"request JSON size of {num_bytes} bytes exceeds the maximum allowed input size of "
-        f"{max_bytes} bytes. "
-        "Use --http-max-input-size to increase the limit."
     )
 
 
@@ -188,7 +182,7 @@ def _inputs(
             else:
                 return None
         elif tensor.data is not UNSET:
-            count = prod(tensor.shape)
+            count = prod(tensor.shape) if tensor.shape else 0
             data = pack_json(tensor.data, tensor.datatype, count)
             if data is None or len(data) > max_bytes or count == 0:
                 return None

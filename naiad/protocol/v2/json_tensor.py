@@ -39,6 +39,8 @@ _MAX_PACKED = 256
 
 _OPENING = re.compile(rb"\[[\[ \t\r\n]*")
 _MAX_NESTED = 16
+MAX_DEPTH = 100
+"""Triton refuses data in this number of lists or more. Other fields may be nested in any way."""
 
 Decode: TypeAlias = Callable[[Buffer], list[Any]]
 Pack: TypeAlias = Callable[..., bytes]
@@ -109,9 +111,9 @@ def _pack_many(datatype: str, count: int, *values: Any) -> bytes:
     return bytes(values) if datatype == "BOOL" else array(_FORMATS[datatype], values).tobytes()
 
 
-def pack_values(data: Any, datatype: str, count: int, name: str, max_bytes: int) -> bytes:
-    """Packs parsed data: a value, or lists nested in any way. Raises NaiadError with Triton's
-    messages."""
+def pack_values(data: Any, datatype: str, count: int, name: str) -> bytes:
+    """Packs parsed data: a value, or lists nested in any way. The number of strings is not checked.
+    Raises NaiadError with Triton's messages."""
     if datatype in ("FP16", "BF16"):
         raise invalid_arg(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data "
@@ -119,38 +121,37 @@ def pack_values(data: Any, datatype: str, count: int, name: str, max_bytes: int)
         )
     values = flatten(data)
     if datatype == "BYTES":
-        packed = _pack_strings(values)
-        _check_size(len(packed), name, max_bytes)
-        return packed
-    _check_size(count * DATATYPES[datatype].byte_size, name, max_bytes)
-    if count == 0:
-        return b""  # Triton ignores the data of a tensor without elements
+        return _pack_strings(values)
     _check_types(values[:count], datatype)
-    if len(values) > count:
-        raise parse_error("data", "Shape does not match true shape of 'data' field")
-    if len(values) < count:
-        raise internal("Failed to parse 'data' field: shape does not match true shape")
+    if len(values) != count:
+        # Triton's text does not have the numbers, and its status is 500.
+        fault = (
+            "Unable to parse 'data': Shape does not match true shape of 'data' field"
+            if len(values) > count
+            else "Failed to parse 'data' field: shape does not match true shape"
+        )
+        raise invalid_arg(f"{fault}: expected {count} values for input '{name}', got {len(values)}")
     return _pack_numbers(values, datatype)
 
 
 def flatten(data: Any) -> list[Any]:
+    """Raises NaiadError for lists that are nested too deeply."""
     if not isinstance(data, list):
         return [data]
     values: list[Any] = data
+    depth = 1
     while list in set(map(type, values)):
+        depth += 1
+        if depth >= MAX_DEPTH:
+            raise depth_error()
         values = list(
             chain.from_iterable(item if isinstance(item, list) else (item,) for item in values)
         )
     return values
 
 
-def _check_size(num_bytes: int, name: str, max_bytes: int) -> None:
-    if num_bytes > max_bytes:
-        raise invalid_arg(
-            f"JSON input '{name}' has a byte_size ({num_bytes} bytes) that exceeds the maximum "
-            f"allowed value of {max_bytes} bytes. "
-            "Use --http-max-input-size to increase the limit."
-        )
+def depth_error() -> NaiadError:
+    return invalid_arg(f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})")
 
 
 def _pack_strings(values: list[Any]) -> bytes:
@@ -191,7 +192,9 @@ def _pack_numbers(values: list[Any], datatype: str) -> bytes:
         try:
             return array(_FORMATS[datatype], map(float, values)).tobytes()
         except OverflowError:
-            raise parse_error("data", "Number too big to be stored in double.") from None
+            raise invalid_arg(
+                "Unable to parse 'data': Number too big to be stored in double."
+            ) from None
     widest = np.uint64 if datatype[0] == "U" else np.int64
     return np.array(values, widest).astype(DATATYPES[datatype].numpy).tobytes()
 

@@ -3,81 +3,119 @@ Triton's messages.
 
 Codecs decode into typed structs first and come here only when that fails, or where a body has no
 fixed structure.
-Rule: no body makes this slow, because the exact scanner only reads small bodies.
+Rule: no body makes this slow, because the exact scanner only reads small bodies. A body may be
+      nested in any way, but the values that `parse` returns are not: what lies deeper than any
+      field may be is replaced, and the field is then judged by its type.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from naiad.core.tensor import Buffer
-from naiad.errors import NaiadError, internal, invalid_arg
-from naiad.protocol.v2.triton_json_scan import MAX_DEPTH, JsonDepthError, JsonSyntaxError, Scanner
+from naiad.errors import internal, invalid_arg
+from naiad.protocol.v2.json_tensor import MAX_DEPTH, depth_error
+from naiad.protocol.v2.triton_json_scan import JsonNumberError, JsonSyntaxError, Scanner
 
 _MAX_SCANNED_BYTES = 64 * 1024
+_MAX_DEEP_BYTES = 8 * 1024 * 1024
+"""To cut takes memory: a larger body is refused if it is too deep for the decoder."""
+_MAX_KEPT_DEPTH = MAX_DEPTH + 28
+"""Room for the deepest tensor data that is refused as such, with the objects around it."""
 _DECODER = msgspec.json.Decoder()
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(octet for octet in range(256) if octet not in b"[{]}")
+_STEPS = bytes(
+    {ord("["): 1, ord("{"): 1, ord("]"): 255, ord("}"): 255}.get(octet, 0) for octet in range(256)
+)
+_TOO_BIG = "Number too big to be stored in double."
 
 
 def parse(data: Buffer) -> Any:
     """Raises NaiadError. Text that is not UTF-8 becomes `surrogateescape` strings."""
+    is_cut = len(data) <= _MAX_DEEP_BYTES and _is_deep(data)
+    body = _cut_depth(bytes(data)) if is_cut else _Body(data)
     try:
-        value = _DECODER.decode(data)
+        return _DECODER.decode(body.text)
     except RecursionError:
         raise depth_error() from None
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return _parse_dialect(bytes(data))
-    _check_depth(data, value)
-    return value
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        return _parse_dialect(body)
 
 
-def depth_error() -> NaiadError:
-    return invalid_arg(f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})")
+class _Body(NamedTuple):
+    text: Buffer
+    offsets: np.ndarray[Any, np.dtype[np.int64]] | None = None
+    """The offset in the body of each octet of `text`; None when nothing was cut."""
+
+    def offset(self, num_octets: int) -> int:
+        """The offset in the body after `num_octets` of the text."""
+        if self.offsets is None:
+            return num_octets
+        return int(self.offsets[num_octets])
 
 
-def _parse_dialect(data: bytes) -> Any:
-    text = data.decode("utf-8", "surrogateescape")
+def _parse_dialect(body: _Body) -> Any:
+    text = bytes(body.text).decode("utf-8", "surrogateescape")
     try:
-        if len(data) <= _MAX_SCANNED_BYTES:
+        if len(body.text) <= _MAX_SCANNED_BYTES:
             return Scanner(text).document()
-        value = json.loads(text)
+        return json.loads(text, parse_int=_integer, parse_float=_double)
+    except JsonNumberError as fault:
+        raise invalid_arg(_syntax_message(fault.message, text, fault.offset, body)) from None
     except JsonSyntaxError as fault:
-        raise _syntax_error(fault.message, text, fault.offset) from None
+        raise internal(_syntax_message(fault.message, text, fault.offset, body)) from None
     except json.JSONDecodeError as error:
-        raise _syntax_error("Invalid value.", text, error.pos) from None
-    except (JsonDepthError, RecursionError):
+        raise internal(_syntax_message("Invalid value.", text, error.pos, body)) from None
+    except OverflowError:
+        raise invalid_arg(f"failed to parse the request JSON buffer: {_TOO_BIG}") from None
+    except RecursionError:
         raise depth_error() from None
-    _check_depth(data, value)
+
+
+def _integer(digits: str) -> int | float:
+    """Numbers beyond what a double holds are not integers: Python refuses to read many digits."""
+    return int(digits) if len(digits) <= 309 else _double(digits)
+
+
+def _double(digits: str) -> float:
+    value = float(digits)
+    if value in (float("inf"), float("-inf")):
+        raise OverflowError
     return value
 
 
-def _syntax_error(message: str, text: str, offset: int) -> NaiadError:
-    num_bytes = len(text[:offset].encode("utf-8", "surrogateescape"))
-    return internal(f"failed to parse the request JSON buffer: {message} at {num_bytes}")
+def _syntax_message(message: str, text: str, offset: int, body: _Body) -> str:
+    num_octets = len(text[:offset].encode("utf-8", "surrogateescape"))
+    return f"failed to parse the request JSON buffer: {message} at {body.offset(num_octets)}"
 
 
-def _check_depth(data: Buffer, value: Any) -> None:
-    """Brackets are counted first, also those in strings; only a suspicious body is walked."""
+# Depth.
+
+
+def _is_deep(data: Buffer) -> bool:
+    """Counts brackets, also those in strings."""
     brackets = bytes(data).translate(_STEPS, _NO_BRACKETS)
-    if len(brackets) <= MAX_DEPTH:
-        return
+    if len(brackets) <= _MAX_KEPT_DEPTH:
+        return False
     heights = np.cumsum(np.frombuffer(brackets, np.int8), dtype=np.int32)
-    if int(heights.max()) > MAX_DEPTH and _depth(value) > MAX_DEPTH:
-        raise depth_error()
+    return int(heights.max()) > _MAX_KEPT_DEPTH
 
 
-def _depth(value: Any) -> int:
-    depth, level = 0, [value]
-    while True:
-        level = [item for item in level if isinstance(item, (list, dict))]
-        if not level:
-            return depth
-        depth += 1
-        level = [
-            child for item in level for child in (item.values() if isinstance(item, dict) else item)
-        ]
+def _cut_depth(data: bytes) -> _Body:
+    """Replaces each value that is nested too deeply by the number 0."""
+    # Escapes are masked first, so that every quotation mark that is left begins or ends a string.
+    plain = data.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+    octets = np.frombuffer(plain, np.uint8)
+    is_text = np.cumsum(octets == ord('"'), dtype=np.uint8) & 1
+    steps = np.frombuffer(plain.translate(_STEPS), np.int8) * (1 - is_text.view(np.int8))
+    is_deep = np.cumsum(steps, dtype=np.int32) > _MAX_KEPT_DEPTH
+    was_deep = np.concatenate(([False], is_deep[:-1]))
+    is_start = is_deep & ~was_deep
+    kept = np.flatnonzero(is_start | ~(is_deep | was_deep))
+    cut = np.frombuffer(data, np.uint8).copy()
+    cut[is_start] = ord("0")
+    return _Body(cut[kept].tobytes(), np.append(kept, len(data)))

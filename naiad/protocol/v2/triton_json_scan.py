@@ -5,14 +5,13 @@ In:  the text of a request body. Out: plain values, or `JsonSyntaxError` with Tr
      is RapidJSON's) and offset. The scanner is slow and runs only when the fast parser has failed.
      Strings keep bytes that are not UTF-8 as lone surrogates (`surrogateescape`); NaN, Inf and
      Infinity are numbers; the first of two equal keys counts.
+Rule: the caller bounds the length and the depth of the text, because the scanner is recursive.
 """
 
 from __future__ import annotations
 
 import re
 from typing import Any
-
-MAX_DEPTH = 100
 
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
@@ -33,8 +32,8 @@ class JsonSyntaxError(Exception):
         self.offset = offset
 
 
-class JsonDepthError(Exception):
-    pass
+class JsonNumberError(JsonSyntaxError):
+    """A number that no double can hold."""
 
 
 class Scanner:
@@ -48,7 +47,7 @@ class Scanner:
         self._skip()
         if self._peek() == "\0":
             raise self._fault("The document is empty.")
-        value = self._value(0)
+        value = self._value()
         self._skip()
         if self._peek() != "\0":
             raise self._fault("The document root must not be followed by other values.")
@@ -72,14 +71,14 @@ class Scanner:
             self._offset += 1
         return True
 
-    def _value(self, depth: int) -> Any:
+    def _value(self) -> Any:
         first = self._peek()
         if first == '"':
             return self._string()
-        if first in "[{":
-            if depth >= MAX_DEPTH:
-                raise JsonDepthError
-            return self._array(depth + 1) if first == "[" else self._object(depth + 1)
+        if first == "[":
+            return self._array()
+        if first == "{":
+            return self._object()
         if first in _LITERALS:
             word, value = _LITERALS[first]
             if not self._consume(word):
@@ -87,14 +86,14 @@ class Scanner:
             return value
         return self._number()
 
-    def _array(self, depth: int) -> list[Any]:
+    def _array(self) -> list[Any]:
         self._offset += 1
         values: list[Any] = []
         self._skip()
         if self._consume("]"):
             return values
         while True:
-            values.append(self._value(depth))
+            values.append(self._value())
             self._skip()
             if self._consume("]"):
                 return values
@@ -102,7 +101,7 @@ class Scanner:
                 raise self._fault("Missing a comma or ']' after an array element.")
             self._skip()
 
-    def _object(self, depth: int) -> dict[str, Any]:
+    def _object(self) -> dict[str, Any]:
         self._offset += 1
         members: dict[str, Any] = {}
         self._skip()
@@ -116,7 +115,7 @@ class Scanner:
             if not self._consume(":"):
                 raise self._fault("Missing a colon after a name of object member.")
             self._skip()
-            members.setdefault(name, self._value(depth))
+            members.setdefault(name, self._value())
             self._skip()
             if self._consume("}"):
                 return members
@@ -186,7 +185,7 @@ class Scanner:
         text = self._text[start : self._offset]
         value = int(text) if is_integer and len(text) <= 309 else float(text)
         if value in (float("inf"), float("-inf")):
-            raise self._fault("Number too big to be stored in double.", start)
+            raise JsonNumberError("Number too big to be stored in double.", start)
         return value
 
     def _integer_part(self) -> None:

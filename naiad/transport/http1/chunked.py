@@ -32,7 +32,9 @@ class ChunkError(Exception):
 
 
 class BodyTooLargeError(ChunkError):
-    pass
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(f"the chunks have {num_bytes} bytes or more")
+        self.num_bytes = num_bytes
 
 
 class ChunkedDecoder:
@@ -113,6 +115,6 @@ class ChunkedDecoder:
                 "Send fewer or larger HTTP chunks."
             )
         if len(self.body) + size > self._max_body_bytes:
-            raise BodyTooLargeError("body too large")
+            raise BodyTooLargeError(len(self.body) + size)
         self._missing_bytes = size
         self._state = _State.DATA

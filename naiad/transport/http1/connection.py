@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from naiad import log
 from naiad.core.tensor import Buffer
-from naiad.errors import NaiadError
+from naiad.errors import NaiadError, oversize_body
 from naiad.transport.http1.body import ChunkedBody, FixedBody, SkippedBody
 from naiad.transport.http1.chunked import BodyTooLargeError, ChunkError
 from naiad.transport.http1.exchange import CLIENT_GONE, Exchange
@@ -291,9 +291,9 @@ class Http1Connection(asyncio.BufferedProtocol):
     ) -> int:
         try:
             start = body.feed(data, start)
-        except BodyTooLargeError:
+        except BodyTooLargeError as error:
             assert isinstance(body, ChunkedBody)
-            self._refuse_body(body.head, None, body.max_bytes)
+            self._refuse_body(body.head, error.num_bytes, body.max_bytes)
             return len(data)
         except ChunkError as error:
             self._refuse(400, str(error))
@@ -422,13 +422,13 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._responses.exchanges.append(exchange)
         exchange.respond_error(status, message, headers)
 
-    def _refuse_body(self, head: Head, size: int | None, max_bytes: int) -> None:
-        oversize_message = head.route.oversize_message
+    def _refuse_body(self, head: Head, num_bytes: int, max_bytes: int) -> None:
+        message = head.route.oversize_message
         self._refuse(
             400,
-            f"request body exceeds {max_bytes} bytes"
-            if oversize_message is None
-            else oversize_message(size, max_bytes),
+            oversize_body(num_bytes, max_bytes).message
+            if message is None
+            else message(num_bytes, max_bytes),
         )
 
     def _end_admission(self) -> None:

@@ -126,6 +126,7 @@ def parse_head(data: bytes, limits: Http1Limits) -> Head:
     _check_line_lengths(data, limits)
     collector = _Collector(limits.max_headers)
     parser = httptools.HttpRequestParser(collector)
+    parser.set_dangerous_leniencies(lenient_chunked_length=True)  # _decide_connection handles it
     try:
         parser.feed_data(data)
     except httptools.HttpParserUpgrade:
@@ -198,8 +199,7 @@ def _decide_framing(head: Head) -> None:
     length = headers.get(b"content-length")
     encoding = headers.get(b"transfer-encoding")
     if encoding is not None:
-        # RFC 9112, 6.1: a proxy in front may rely on the other one of the two.
-        if length is not None or head.is_http10:
+        if head.is_http10:
             raise HeadError(400, "malformed request: ambiguous body length")
         if encoding.lower() != b"chunked":
             raise HeadError(501, "transfer coding is not supported, only 'chunked' is")
@@ -218,6 +218,10 @@ def _decide_connection(head: Head) -> None:
         option.strip().lower() for option in head.headers.get(b"connection", b"").split(b",")
     }
     head.keep_alive = b"keep-alive" in options if head.is_http10 else b"close" not in options
+    if head.is_chunked and b"content-length" in head.headers:
+        # RFC 9112, 6.1: the coding counts, but a proxy in front may rely on the length. Nothing
+        # that follows on this connection can be trusted to be a request.
+        head.keep_alive = False
     expectation = head.headers.get(b"expect")
     if expectation is not None and not head.is_http10:
         if expectation.lower() != b"100-continue":

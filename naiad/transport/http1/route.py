@@ -25,7 +25,7 @@ class Route:
         *,
         max_body_bytes: int | None = None,
         body_buffer: Callable[[int], memoryview | None] | None = None,
-        oversize_message: Callable[[int | None, int], str] | None = None,
+        oversize_message: Callable[[int, int], str] | None = None,
     ) -> None:
         self.handle = handle
         """Called with the whole request. Responds now or later, and never raises for bad input."""
@@ -35,8 +35,9 @@ class Route:
         """Returns memory for a large body of the given size. The transport uses its own memory when
         this is None or returns None."""
         self.oversize_message = oversize_message
-        """Returns the error message for a body above the limit, given its size (None when unknown)
-        and the limit."""
+        """Returns the error message for a body above the limit, given its size and the limit. The
+        size of a chunked body is what its chunks have announced so far. None chooses the message
+        that all other routes have."""
         self.gate: Entrance | None = None
         """Asked for every request before its body is read; None when everybody may enter."""
         self.refuse: Callable[[Exchange, NaiadError], None] = _respond_refusal

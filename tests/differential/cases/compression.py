@@ -7,7 +7,7 @@ import json
 import zlib
 from typing import Any
 
-from tests.differential.case import Case, add_sub_inputs, get, infer, post
+from tests.differential.case import Case, add_sub_inputs, get, infer, post, refused
 
 BROKEN = "a broken body is the client's error"
 PLAIN = json.dumps({"inputs": add_sub_inputs()}).encode()
@@ -40,6 +40,29 @@ CASES: list[Case] = [
         normalise=("message",),
         expect={"status": 400},
         because="a broken body is the client's error",
+    ),
+    infer(
+        "unknown model with a broken body",
+        "nowhere",
+        b"not gzip",
+        headers={"Content-Encoding": "gzip"},
+    ),
+    infer(
+        "unknown model with an unknown encoding",
+        "nowhere",
+        PLAIN,
+        headers={"Content-Encoding": "br"},
+    ),
+    sent(
+        "gzip of more than the limit",
+        "gzip",
+        gzip.compress(bytes(1 << 27)),
+        expect=refused(
+            400,
+            "Decompressed data size exceeds the maximum allowed value of 67108864 bytes. Use "
+            "--http-max-input-size to increase the limit.",
+        ),
+        because="the text of 2.73",
     ),
     sent("gzip of nothing", "gzip", gzip.compress(b""), normalise=("message",)),
     asked("answer in gzip", "gzip"),

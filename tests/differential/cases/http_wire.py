@@ -34,6 +34,11 @@ CASES: list[Case] = [
         f"POST {PATH} HTTP/1.1\nHost: a\nTransfer-Encoding: chunked",
         chunked(BODY[:7], BODY[7:8], BODY[8:]),
     ),
+    raw(
+        "a length next to a chunked body",
+        f"POST {PATH} HTTP/1.1\nHost: a\nContent-Length: {len(BODY)}\nTransfer-Encoding: chunked",
+        chunked(BODY),
+    ),
     raw("HTTP/1.0", f"POST {PATH} HTTP/1.0\nContent-Length: {len(BODY)}", BODY),
     raw("no Host", f"POST {PATH} HTTP/1.1\nContent-Length: {len(BODY)}", BODY),
     raw(

@@ -49,10 +49,12 @@ def test_there_and_back(encoding: str, open_up: Callable[[bytes], bytes]) -> Non
 def test_a_bomb_is_stopped_at_the_limit() -> None:
     bomb = gzip.compress(bytes(100_000_000))
     assert len(bomb) < 100_000
-    with pytest.raises(
-        NaiadError, match=r"exceeds the maximum allowed input size of 1000000 bytes"
-    ):
+    with pytest.raises(NaiadError) as caught:
         decompress(bomb, "gzip", 1_000_000)
+    assert caught.value.message == (
+        "Decompressed data size exceeds the maximum allowed value of 1000000 bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )
 
 
 def test_exactly_at_the_limit() -> None:

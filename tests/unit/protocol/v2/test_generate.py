@@ -158,8 +158,9 @@ WRONG_TYPE = "parameter '{}' has invalid type. It should be either 'int', 'bool'
         ),
         (
             {"max_tokens": [[1, 2]]},
-            Code.INTERNAL,
-            "Unable to parse 'data': Shape does not match true shape of 'data' field",
+            Code.INVALID_ARG,
+            "Unable to parse 'data': Shape does not match true shape of 'data' field: expected 1 "
+            "values for input 'max_tokens', got 2",
         ),
         (
             {"stream": 1},
@@ -208,6 +209,27 @@ def test_a_name_that_is_only_mentioned_is_no_repetition() -> None:
     assert tensors(request)["text_input"] == ([1, 1], [[b'say "text_input"']])
 
 
+def test_depth_is_limited_for_data_alone() -> None:
+    deep: Any = "a"
+    for _ in range(100):
+        deep = [deep]
+    with pytest.raises(NaiadError, match=r"^JSON nesting depth exceeds maximum allowed limit"):
+        decode({"words": deep})
+    with pytest.raises(NaiadError) as caught:
+        decode({"text_input": "a", "foo": deep})
+    assert caught.value.message == WRONG_TYPE.format("foo")
+
+
+@pytest.mark.parametrize("number", [b"1" * 310, b"1" * 5000, b"1e999", b"-1e999"])
+@pytest.mark.parametrize("field", [b"foo", b"max_tokens", b"text_input"])
+def test_numbers_that_are_too_large_are_the_clients_error(field: bytes, number: bytes) -> None:
+    body = b'{"text_input":"text_input","%b":%b}' % (field, number)
+    with pytest.raises(NaiadError) as caught:
+        decode(body)
+    if field == b"foo":
+        assert caught.value.code is Code.INVALID_ARG
+
+
 def test_an_input_may_be_called_id() -> None:
     request = decode({"id": "x"}, spec(id=("BYTES", [1])))
     assert tensors(request) == {"id": ([1], [b"x"])}
@@ -223,8 +245,19 @@ def test_an_input_may_not_be_called_parameters() -> None:
 
 
 def test_size_limit() -> None:
-    with pytest.raises(NaiadError, match=r"exceeds the maximum allowed value of 100 bytes"):
-        decode({"IN": list(range(26))}, spec(IN=("INT32", [-1])), max_bytes=100)
+    for value, size, kind in (
+        (list(range(26)), 104, "INT32"),
+        (["x"] * 26, 130, "BYTES"),
+        # The size is checked before the data and the shape are.
+        (["x"] * 26, 104, "INT32"),
+    ):
+        for dims in ([-1], [7]):
+            with pytest.raises(NaiadError) as caught:
+                decode({"IN": value}, spec(IN=(kind, dims)), max_bytes=100)
+            assert caught.value.message == (
+                f"request size of 0 bytes with input 'IN' of size {size} bytes exceeds the maximum "
+                "allowed input size of 100. Use --http-max-input-size to increase the limit."
+            )
     with pytest.raises(NaiadError) as caught:
         decode(
             {"A": list(range(20)), "B": list(range(20))},

@@ -78,6 +78,20 @@ def test_expectation() -> None:
     ).expects_continue
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "Content-Length: 5\nTransfer-Encoding: chunked\n",
+        "Transfer-Encoding: chunked\nContent-Length: 5\nConnection: keep-alive\n",
+    ],
+)
+def test_a_length_next_to_chunked_is_ignored_and_ends_the_connection(fields: str) -> None:
+    head = parse(f"POST / HTTP/1.1\n{fields}\n")
+    assert (head.is_chunked, head.content_length) == (True, 0)
+    assert not head.keep_alive
+    assert not head.is_plain
+
+
 BAD = {
     "no method": "hello\n\n",
     "empty": "\n\n",
@@ -98,8 +112,11 @@ BAD = {
     "two lengths": "POST / HTTP/1.1\nContent-Length: 1\nContent-Length: 1\n\n",
     "two different lengths": "POST / HTTP/1.1\nContent-Length: 1\nContent-Length: 2\n\n",
     "list of lengths": "POST / HTTP/1.1\nContent-Length: 1, 1\n\n",
-    "length and chunked": "POST / HTTP/1.1\nContent-Length: 5\nTransfer-Encoding: chunked\n\n",
-    "chunked and length": "POST / HTTP/1.1\nTransfer-Encoding: chunked\nContent-Length: 5\n\n",
+    "two lengths and chunked": "POST / HTTP/1.1\nContent-Length: 5\nContent-Length: 5\n"
+    "Transfer-Encoding: chunked\n\n",
+    "bad length and chunked": "POST / HTTP/1.1\nContent-Length: x\nTransfer-Encoding: chunked\n\n",
+    "length and chunked over HTTP/1.0": "POST / HTTP/1.0\nContent-Length: 5\n"
+    "Transfer-Encoding: chunked\n\n",
     "two codings": "POST / HTTP/1.1\nTransfer-Encoding: chunked\nTransfer-Encoding: chunked\n\n",
     "coding and identity": (
         "POST / HTTP/1.1\nTransfer-Encoding: chunked\nTransfer-Encoding: identity\n\n"
