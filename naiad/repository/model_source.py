@@ -47,11 +47,12 @@ class Override(msgspec.Struct, frozen=True):
 
 def poll_failure(name: str, error: NaiadError) -> NaiadError:
     """The client gets Triton's general message; the log gets the reason."""
+    details = ""
     if isinstance(error, InvalidConfigError) and error.problems[0].protobuf:
         first = error.problems[0]
         place = f"{first.position.line}:{first.position.column}" if first.position else "1:1"
-        log.error(f"Error parsing text-format inference.ModelConfig: {place}: {first.protobuf}")
-    log.error(f"Poll failed for model directory '{name}': {error.message}")
+        details = f"Error parsing text-format inference.ModelConfig: {place}: {first.protobuf}"
+    log.error(f"Poll failed for model directory '{name}': {error.message}", details)
     failure = internal(f"failed to load '{name}', failed to poll from model repository")
     failure.__cause__ = error
     return failure

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from naiad import log
 from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
@@ -200,6 +201,20 @@ def test_an_output_that_a_step_leaves_out_is_absent_from_the_response() -> None:
     bench.answer("b", tensor("y", b"2"))
     assert bench.values() == [{"t2": b"2"}]
     assert bench.is_final
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_an_output_that_is_left_out_is_in_the_log(
+    level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[tuple[int, str]] = []
+    monkeypatch.setattr(log.settings, "log_verbose_level", level)
+    monkeypatch.setattr(log, "verbose", lambda level, message: lines.append((level, message)))
+    bench = Bench(Step("a", "", {"x": "IN"}, {"y": "Y", "z": "Z"}), outputs=["Y", "Z"])
+    bench.send(tensor("IN", b"q"))
+    bench.answer("a", tensor("y", b"1"))
+    assert bench.values() == [{"Y": b"1"}]
+    assert lines == ([(1, "Composing models did not output tensor Z")] if level else [])
 
 
 def test_a_step_that_responds_at_once_is_not_mistaken_for_the_last() -> None:
