@@ -63,12 +63,12 @@ def decode_document(
     document: Any, binary: memoryview, model_name: str, model_version: str, max_bytes: int
 ) -> tuple[InferRequest, OutputFormats]:
     """`document` is the parsed header."""
-    if not isinstance(document, dict) or "inputs" not in document:
-        raise MissingInputsError(document)
     request = InferRequest(model_name, [], model_version)
     request_id = find(document, "id")
     if request_id is not None:
         request.id = as_string(request_id, "id")
+    if not isinstance(document, dict) or "inputs" not in document:
+        raise MissingInputsError(document)
     is_binary = _apply_parameters(request, find(document, "parameters"))
     slices: list[tuple[int, RegionSlice]] = []
     regions: dict[str, RegionSlice] = {}

@@ -83,7 +83,7 @@ def check_model_files(
                 fix="put the file there, or name it in default_model_filename",
             )
         elif config.backend != "python":
-            yield from check_model_file(file, path, shown)
+            yield from check_model_file(file, path, shown, is_installed)
         elif "EXECUTION_ENV_PATH" not in config.parameters:
             has_own_packages = (file.directory.path / REQUIREMENTS).is_file()
             yield from check_python_source(

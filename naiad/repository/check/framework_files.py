@@ -1,12 +1,12 @@
-"""Checks model files of the frameworks without the frameworks: whether an ONNX file is whole, what
-kind of PyTorch file this is, whether a checkpoint is there and can be read. Part of check.
+"""Checks model files of the frameworks: whether an ONNX file is whole, what kind of PyTorch file this
+is, whether a checkpoint is there and can be read. Part of check.
 
-In:  a completed configuration and its directory. Out: problems. Nothing is loaded or run.
+In:  a completed configuration and its directory. Out: problems. No framework is needed; only ONNX
+     files are also opened by onnxruntime, if it is installed. Nothing is run.
 """
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from naiad.backends.served_config import ServedConfig
 from naiad.backends.torch.archive import UNSAFE_ALLOW_PICKLE, FileKind, file_kind
 from naiad.core.install_advice import install_command
 from naiad.errors import NaiadError
+from naiad.repository.check.onnx_file import onnx_fault
+from naiad.repository.check.onnx_session import session_fault
 from naiad.repository.check.packages import IsInstalled
 from naiad.repository.config.config import ModelConfigFile
 from naiad.repository.config.config_json import config_to_json
@@ -28,17 +30,21 @@ from naiad.repository.config.problem import Problem
 from naiad.repository.scan import select_versions
 
 LLM_BACKENDS = frozenset({"llm", "vllm", "tensorrtllm"})
-_GRAPH_FIELD = 7
-"""`graph` of onnx.ModelProto."""
 
 
-def check_model_file(file: ModelConfigFile, path: Path, shown: str) -> Iterator[Problem]:
+def check_model_file(
+    file: ModelConfigFile, path: Path, shown: str, is_installed: IsInstalled
+) -> Iterator[Problem]:
     """`path` is the file of one version, which exists."""
     if path.is_dir():
         return
     match file.config.backend:
         case "onnxruntime":
             fault = onnx_fault(path)
+            # Operators of a library are not known without it.
+            has_library = bool(file.config.model_operations.op_library_filename)
+            if not fault and not has_library and is_installed("onnxruntime"):
+                fault = session_fault(path)
             if fault:
                 yield Problem(
                     code="onnx-file",
@@ -50,53 +56,6 @@ def check_model_file(file: ModelConfigFile, path: Path, shown: str) -> Iterator[
                 )
         case "pytorch":
             yield from _check_torch(file, path, shown)
-
-
-def onnx_fault(path: Path) -> str:
-    """Reads the outermost fields of the protobuf message. Empty if nothing is wrong with them."""
-    size = path.stat().st_size
-    if size == 0:
-        return "the file is empty"
-    with path.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if data[:7] == b"version" and b"git-lfs" in data[:64]:
-            return "it is a Git LFS pointer, not the file itself"
-        position, has_graph = 0, False
-        while position < size:
-            tag, position = _varint(data, position, size)
-            length = 0
-            match tag & 7 if tag > 0 else -1:
-                case 0:
-                    length, position = 0, _varint(data, position, size)[1]
-                case 1:
-                    length = 8
-                case 2:
-                    length, position = _varint(data, position, size)
-                case 5:
-                    length = 4
-                case _:
-                    return "it does not parse as protobuf"
-            if position < 0 or length < 0:
-                return "it does not parse as protobuf"
-            if position + length > size:
-                missing = position + length - size
-                return f"it ends too early: {missing} bytes are missing"
-            has_graph = has_graph or (tag >> 3 == _GRAPH_FIELD and tag & 7 == 2)
-            position += length
-    return "" if has_graph else "it has no graph"
-
-
-def _varint(data: mmap.mmap, position: int, size: int) -> tuple[int, int]:
-    """(value, position after it); (-1, -1) if there is none."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if not 0 <= position < size:
-            return -1, -1
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if not byte & 0x80:
-            return value, position
-    return -1, -1
 
 
 def _check_torch(file: ModelConfigFile, path: Path, shown: str) -> Iterator[Problem]:

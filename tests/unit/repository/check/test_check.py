@@ -12,6 +12,7 @@ import pytest
 from naiad.repository.check.check import Finding, check_repository, render_findings
 from naiad.repository.check.layout import layout_hints
 from naiad.repository.config.config import ConfigOptions
+from tests import onnx_file
 from tests.unit.repository.config.broken_case import GOOD_MODEL
 
 IO = (
@@ -213,8 +214,7 @@ def test_a_backend_whose_package_is_missing_is_an_error(tmp_path: Path) -> None:
 
 
 def onnx_bytes() -> bytes:
-    graph = b"\x0a\x00"
-    return b"\x08\x08" + b"\x3a" + bytes([len(graph)]) + graph
+    return onnx_file.identity("FP32", [-1, 4])
 
 
 @pytest.mark.parametrize(
@@ -224,6 +224,7 @@ def onnx_bytes() -> bytes:
         (b"garbage", "it does not parse as protobuf"),
         (b"\x08\x08", "it has no graph"),
         (onnx_bytes()[:-1], "it ends too early: 1 bytes are missing"),
+        (onnx_bytes()[:40], "it ends too early: "),
         (b"\x08\x08\x3a\xff", "it does not parse as protobuf"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid",
