@@ -1,5 +1,5 @@
-"""Checks model files of the frameworks: whether an ONNX file is whole, what kind of PyTorch file this
-is, whether a checkpoint is there and can be read. Part of check.
+"""Checks model files of the frameworks: whether an ONNX file is whole, what kind of PyTorch file
+this is, whether a checkpoint is there and can be read. Part of check.
 
 In:  a completed configuration and its directory. Out: problems. No framework is needed; only ONNX
      files are also opened by onnxruntime, if it is installed. Nothing is run.

@@ -1,4 +1,4 @@
-"""Checks an ONNX file without onnxruntime: whether it is whole, and whether its graph fits together.
+"""Checks an ONNX file without onnxruntime: whether it is whole and its graph fits together.
 
 In:  the path of a model.onnx. Out: what is wrong with it, in a few words; empty if nothing is.
      The file is read as protobuf, by the field numbers of onnx.proto: lengths of nested messages,
