@@ -76,8 +76,8 @@ def _replace_cache_size(values: dict[str, Any]) -> str:
     size = values.pop("response-cache-byte-size")
     values["cache-config"] = (CacheSetting("local", "size", str(size)),)
     return (
-        "Warning: '--response-cache-byte-size' has been deprecated! This will default to the 'local'"
-        " cache implementation with the provided byte size for its config. Please use '--cache-config'"
-        " instead. The equivalent --cache-config CLI args would be:"
+        "Warning: '--response-cache-byte-size' has been deprecated! This will default to the"
+        " 'local' cache implementation with the provided byte size for its config. Please use"
+        " '--cache-config' instead. The equivalent --cache-config CLI args would be:"
         f" '--cache-config=local,size={size}'"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-
 from tests.server.harness import Server, launch_naiad
 from tests.server.model_folder import write_model
 

@@ -141,7 +141,7 @@ def test_echo_stop_and_logprobs_of_completions(client: Any) -> None:
     ("fields", "kind", "param", "words"),
     [
         ({"model": "nope"}, openai.NotFoundError, "model", "does not exist"),
-        ({"temperature": -1}, openai.BadRequestError, "temperature", "temperature is -1"),
+        ({"temperature": -1}, openai.BadRequestError, "temperature", "Expected a value >= 0"),
         (
             {"max_tokens": "many"},
             openai.BadRequestError,
