@@ -353,6 +353,11 @@ X, Y = tensor("x", "TYPE_FP32", [4]), tensor("y", "TYPE_FP32", [3])
             "shape, making complete shape [-1,5])",
         ),
         ([X, X], [Y], "unable to load model 'm', configuration expects 2 inputs, model provides 1"),
+        (  # the number of inputs is judged before their names
+            [tensor("a", "TYPE_FP32", [4]), X],
+            [Y],
+            "unable to load model 'm', configuration expects 2 inputs, model provides 1",
+        ),
         (
             [tensor("x", "TYPE_FP32", [4], allow_ragged_batch=True)],
             [Y],
