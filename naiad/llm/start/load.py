@@ -78,7 +78,8 @@ def choose_device(settings: EngineSettings) -> torch.device:
     except RuntimeError as error:
         raise invalid_arg(f"device is '{name}', expected auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda":
-        if (device.index or 0) >= torch.cuda.device_count():
+        # torch keeps the number in eight bits: 999 becomes a negative one.
+        if not 0 <= (device.index or 0) < torch.cuda.device_count():
             raise invalid_arg(
                 f"device is '{name}', but torch sees {torch.cuda.device_count()} GPUs"
             )
