@@ -22,6 +22,8 @@ from tests.fakes import FakeClock, FakeInstance
 class ModelInstance(FakeInstance):
     """An instance as a Model sees it."""
 
+    name = "model_0"
+
     def __init__(self, error: Exception | None = None, *, has_ready_hook: bool = False) -> None:
         super().__init__()
         self.error = error

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 
+from naiad import log
 from naiad.core.statistics import ModelStatistics
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.scheduling.build import build_scheduler
@@ -77,6 +78,7 @@ def test_reads_the_environment(environment: dict[str, str], delay: StartDelay) -
 @pytest.mark.parametrize("text", ["many", "-1", "1.5", "²"])
 def test_ignores_what_is_not_a_number(text: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert read_start_delay({DELAY_VARIABLE: text}) == NO_DELAY
+    assert log.flush()
     assert f"{DELAY_VARIABLE} is '{text}'" in capfd.readouterr().err
 
 
