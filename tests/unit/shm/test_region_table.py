@@ -107,6 +107,24 @@ def test_register_status_unregister(table: RegionTable, memory: SharedObject) ->
     assert names(table) == []
 
 
+def test_a_region_belongs_to_the_key_that_registered_it(
+    table: RegionTable, memory: SharedObject
+) -> None:
+    table.register_system("r", memory.key, 0, 16, "alice")
+    table.register_system("r", memory.key, 16, 16, "bob")
+    assert [region.describe()["offset"] for region in table.status(SYSTEM, "", "bob")] == [16]
+    assert table.status(SYSTEM) == []
+    missing = (Code.NOT_FOUND, "Unable to find system shared memory region: 'r'")
+    assert error_of(lambda: table.status(SYSTEM, "r", "carol")) == missing
+    slice_of_r = use(RegionSlice("r", 0, 1))
+    assert error_of(lambda: table.lease(slice_of_r, "carol"))[0] is Code.NOT_FOUND
+    table.lease(slice_of_r, "alice").close()
+    table.unregister(SYSTEM, "", "bob")
+    table.unregister(SYSTEM, "r", "carol")
+    assert [region.name for region in table.status(SYSTEM, "", "alice")] == ["r"]
+    assert table.status(SYSTEM, "", "bob") == []
+
+
 def test_rejects_a_name_that_is_already_registered(
     table: RegionTable, memory: SharedObject
 ) -> None:
