@@ -133,6 +133,9 @@ class MeteredAdmission(Admission):
             return
         self._is_ended = True
         used = self.num_prompt_tokens + self.num_output_tokens
+        if not used and not _has_failed(status):
+            # Nobody has counted: an endpoint of Triton's protocol, or a client that left early.
+            used = self._reserved
         self._account.end(self._reserved, used, self._reserved_s)
         self._account.count_tokens(self.num_prompt_tokens, self.num_output_tokens)
         if self._account.on_end is not None:
@@ -199,11 +202,8 @@ class Account:
         self.tokens_today.add(now_s, num_tokens)
 
     def end(self, num_reserved: int, num_used: int, reserved_s: float) -> None:
-        """A request ends: what it has reserved and not used is given back. A request that reserved
-        tokens and reports none keeps its reservation, because nobody has counted."""
+        """A request ends: what it has reserved and not used is given back."""
         self.num_parallel -= 1
-        if num_reserved and not num_used:
-            return
         if num_used != num_reserved:
             now_s = self.clock_s()
             self._tokens.settle(now_s, num_reserved, num_used, reserved_s)
@@ -266,6 +266,11 @@ class Accounts:
 
     def count_refusal(self, account: Account | None, code: Code) -> None:
         (self.refusals if account is None else account.refusals)[code] += 1
+
+
+def _has_failed(status: int) -> bool:
+    """True for an error, of HTTP or of gRPC, that is not the client's leaving."""
+    return 1 < status < 100 or (status >= 400 and status != 499)
 
 
 def render_lines(fields: RateFields) -> bytes:

@@ -117,16 +117,24 @@ def test_tokens_per_day_begin_again_at_midnight(ring: KeyRing) -> None:
     admitted(made).reserve(100)
 
 
-def test_a_failed_request_gives_its_reservation_back_only_if_tokens_were_counted(
-    ring: KeyRing,
-) -> None:
-    """A model of Triton's protocol reports no tokens: what was reserved counts."""
+@pytest.mark.parametrize("status", [0, 1, 200, 499])
+def test_a_reservation_counts_where_nobody_reports_tokens(ring: KeyRing, status: int) -> None:
+    """A model of Triton's protocol reports none, and a client may leave before the first one."""
     made = gate(ring, tpm_limit=100)
     first = admitted(made)
     first.reserve(60)
-    first.end(200)
+    first.end(status)
     with pytest.raises(LimitError):
         admitted(made).reserve(60)
+
+
+@pytest.mark.parametrize("status", [3, 14, 400, 429, 503])
+def test_a_request_that_fails_gives_its_reservation_back(ring: KeyRing, status: int) -> None:
+    made = gate(ring, tpm_limit=100, tokens_per_day=100)
+    first = admitted(made)
+    first.reserve(60)
+    first.end(status)
+    admitted(made).reserve(100)
 
 
 def test_changed_limits_hold_for_the_next_request(ring: KeyRing) -> None:
