@@ -788,8 +788,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ACCESS(
             "Name under which clients reach this server over HTTP. May be repeated; '*' allows any "
             "name. By default a server that listens on this machine only and has no API keys "
-            "accepts its own names and addresses, so that no web page can reach it under a name of "
-            "the page's own.",
+            "accepts its own name, addresses and names without a dot, so that no web page can "
+            "reach it under a name of the page's own.",
             parse=value.host_name,
             metavar="NAME",
             is_extension=True,

@@ -42,7 +42,7 @@ class BrowserCheck:
         """`allowed_hosts` are names besides those of this machine; None allows any `Host`."""
         self._hosts = allowed_hosts
         self._origins = allowed_origins
-        self._own_names = frozenset(("localhost", socket.gethostname().lower()))
+        self._own_name = socket.gethostname().lower()
 
     def refusal(self, head: Head, api: str) -> NaiadError | None:
         host = head.headers.get(b"host", b"").decode("latin-1").lower()
@@ -66,10 +66,11 @@ class BrowserCheck:
         return None
 
     def _is_own(self, name: str) -> bool:
-        """A name that only this machine, its administrator or nobody can have. An address cannot be
-        made to point elsewhere, and a request without a name comes from no browser."""
+        """A name that no page of the internet can have. An address cannot be made to point
+        elsewhere, a name without a dot is one of the local network, such as that of a container,
+        and a request without a name comes from no browser."""
         assert self._hosts is not None
-        if not name or name in self._own_names or name.endswith(".localhost"):
+        if "." not in name or name == self._own_name or name.endswith(".localhost"):
             return True
         if name in self._hosts or "*" in self._hosts:
             return True

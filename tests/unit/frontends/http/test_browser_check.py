@@ -25,7 +25,7 @@ def is_refused(check: BrowserCheck, api: str, method: str, *fields: str) -> bool
     "host",
     [
         "localhost:8000", "LOCALHOST", "127.0.0.1:8000", "[::1]:8000", "192.168.1.7:8000",
-        "app.localhost", "api.example.com", "localhost.:8000",
+        "app.localhost", "api.example.com", "localhost.:8000", "naiad:8000",
     ],
 )  # fmt: skip
 def test_own_names_and_addresses_are_accepted(host: str) -> None:
