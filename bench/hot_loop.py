@@ -23,6 +23,7 @@ import numpy as np
 import uvloop
 
 from bench.parts import add_parts
+from naiad.core.memory_budget import MemoryBudget
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
@@ -110,6 +111,7 @@ class Core:
 
     def __init__(self) -> None:
         self.tracing = Tracing()
+        self.budget = MemoryBudget()
         self.regions = RegionTable()
         self.models = {
             spec.name: Model(spec)

@@ -13,9 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from naiad.core.ask_all import ask_all
 from naiad.core.job import Job
+from naiad.core.memory_budget import FULL_MESSAGE, SMALL_BYTES, MemoryBudget
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
@@ -48,12 +50,16 @@ class InferenceCore:
         tracing: Tracing | None = None,
         cache: ResponseCache | None = None,
         are_files_allowed: bool = True,
+        budget: MemoryBudget | None = None,
     ) -> None:
         """`are_files_allowed` is False if clients may not load models from files of their own."""
         self.repository = repository
         self._are_files_allowed = are_files_allowed
         self.cache = cache
         """The response cache, or None if the server has none."""
+        self.budget = budget or MemoryBudget()
+        """What all endpoints together may hold for requests and responses."""
+        self._region_account = self.budget.open_account()
         self.metadata = metadata
         self.strict_readiness = strict_readiness
         self.regions = regions or RegionTable()
@@ -150,7 +156,7 @@ class InferenceCore:
             raise unavailable("Server exiting", RETRY_AFTER_S)
         if request.regions is not None:
             return infer_with_regions(
-                request, self.regions, self.infer, partial(self.input_buffer, request.model_name)
+                request, self.regions, self.infer, partial(self._region_buffer, request.model_name)
             )
         start_ns = time.monotonic_ns()
         if model is None:
@@ -196,6 +202,19 @@ class InferenceCore:
         worker without a copy. The memory is freed when its last view is gone.
         """
         return self.repository.input_buffer(model_name, num_bytes)
+
+    def _region_buffer(self, model_name: str, num_bytes: int) -> memoryview | None:
+        """Memory for an input that is read from a client's shared memory: a small request may ask
+        for a large copy, so it is counted. Raises NaiadError when the budget has no room."""
+        if num_bytes <= SMALL_BYTES:
+            return self.input_buffer(model_name, num_bytes)
+        if not self._region_account.charge(num_bytes):
+            raise unavailable(FULL_MESSAGE, RETRY_AFTER_S)
+        memory = self.input_buffer(model_name, num_bytes)
+        if memory is None:
+            memory = np.empty(num_bytes, np.uint8).data
+        self._region_account.hold(memory, num_bytes)
+        return memory
 
     # The repository.
 

@@ -30,6 +30,7 @@ from pathlib import Path
 import uvloop
 
 from naiad import __version__, log, tables, wiring
+from naiad.core.memory_trim import MemoryTrim, limit_kept_memory
 from naiad.core.reread import Reread
 from naiad.errors import Code, NaiadError
 from naiad.frontends.grpc.frontend import GrpcFrontend
@@ -67,6 +68,7 @@ def run(settings: Settings) -> int:
     """
     log.capture_library_logging()
     _raise_file_limit()
+    limit_kept_memory()
     try:
         return uvloop.run(Server(settings).run())
     except NaiadError as error:
@@ -155,9 +157,12 @@ class Server:
                 lambda: wiring.cache_reading(self._core),
                 lambda: {"http": self._http.endpoint.faults, "grpc": self._grpc.counters.failures},
                 lambda: wiring.key_reading(self._keys),
+                self._core.budget,
             )
             self._metrics = Http1Endpoint(
-                MetricsFrontend(self._page.render, guard).route, Http1Limits()
+                MetricsFrontend(self._page.render, guard).route,
+                Http1Limits(),
+                budget=self._core.budget,
             )
             services = await self._listen()
             async with (
@@ -378,11 +383,16 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _heartbeat(self) -> AsyncIterator[None]:
+        memory_trim = MemoryTrim(self._core.budget)
+
         async def repeat() -> None:
             while True:
                 await asyncio.sleep(HEARTBEAT_NS / 1e9)
                 self._core.repository.heartbeat(time.monotonic_ns())
                 log.report_repeats()
+                trim = memory_trim.due()
+                if trim is not None:
+                    await asyncio.get_running_loop().run_in_executor(None, trim)
 
         task = asyncio.ensure_future(repeat())
         try:

@@ -18,6 +18,8 @@ from naiad.core.clock import Clock, LoopClock
 from naiad.core.install_advice import install_command
 from naiad.core.installed_backends import installed_backends
 from naiad.core.job import Job
+from naiad.core.machine_memory import machine_memory_bytes
+from naiad.core.memory_budget import MemoryBudget
 from naiad.core.model_spec import ServerMetadata
 from naiad.core.response import ResponseStream
 from naiad.errors import Code, internal, unsupported
@@ -91,6 +93,9 @@ EXTENSIONS = [
 
 perf_analyzer looks for `statistics`; clients look for others before they use them.
 """
+
+MIN_BUDGET_BYTES = 256 * 1024 * 1024
+"""The least that the default of --request-memory-byte-size is."""
 
 
 def http_options(settings: Settings) -> HttpOptions:
@@ -191,6 +196,7 @@ def load_options(settings: Settings) -> LoadOptions:
         backend_config=backend_config,
         backend_directory=directory if directory.is_dir() else None,
         execution_timeout_s=settings.default_execution_timeout_secs,
+        max_queue_size=settings.max_queue_size,
         restarts=RestartPolicy(
             max_restarts=settings.worker_max_restarts, window_s=settings.worker_restart_window_secs
         ),
@@ -330,9 +336,17 @@ def build_core(
         tracing=build_tracing(settings),
         cache=cache,
         are_files_allowed=are_files_allowed(settings),
+        budget=memory_budget(settings),
     )
     services.core = core
     return core
+
+
+def memory_budget(settings: Settings) -> MemoryBudget:
+    """A quarter of the memory leaves the rest to the workers, which hold the models."""
+    return MemoryBudget(
+        settings.request_memory_byte_size or max(machine_memory_bytes() // 4, MIN_BUDGET_BYTES)
+    )
 
 
 def _cache(settings: Settings, clock: Clock) -> ResponseCache | None:

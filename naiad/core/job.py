@@ -50,7 +50,7 @@ class EnsemblePart(Protocol):
     relay: Relay | None
 
 
-class Job(msgspec.Struct, eq=False):
+class Job(msgspec.Struct, eq=False, weakref=True):
     request: InferRequest
     stream: ResponseStream
     start_ns: int = 0

@@ -68,11 +68,14 @@ class ResponseStream:
         normal."""
         if self.is_closed:
             return
+        consumer = self._consumer
         if is_final:
+            # As _forget_parties does; every response comes here.
             self.is_closed = True
-            self._on_cancel = self._on_flow = None
-        if self._consumer is not None:
-            self._consumer(response, is_final)
+            self._consumer = self._on_cancel = self._on_flow = None
+            self._cancel_arguments = ()
+        if consumer is not None:
+            consumer(response, is_final)
         elif self._early is None:
             self._early = [(response, is_final)]
         else:
@@ -84,8 +87,14 @@ class ResponseStream:
     def close_unseen(self) -> None:
         """Closes the stream without telling its consumer, who gets the response by other means: an
         ensemble does, whose last step was executed in a batch (naiad.scheduling.ensemble.relay)."""
+        self._forget_parties()
+
+    def _forget_parties(self) -> None:
+        """Both sides refer to the job and its stream. Without this the tensors of the request would
+        wait for the garbage collector."""
         self.is_closed = True
-        self._on_cancel = self._on_flow = None
+        self._consumer = self._on_cancel = self._on_flow = None
+        self._cancel_arguments = ()
 
     def fail(
         self, error: NaiadError, model_name: str = "", model_version: str = "", id: str = ""
@@ -117,7 +126,8 @@ class ResponseStream:
                 self._on_flow(is_paused)
 
     def deliver_to(self, consumer: Consumer) -> None:
-        self._consumer = consumer
+        if not self.is_closed:
+            self._consumer = consumer
         early = self._early
         if early is not None:
             self._early = None
@@ -131,8 +141,9 @@ class ResponseStream:
             return
         self.is_cancelled = True
         callback, self._on_cancel = self._on_cancel, None
+        arguments, self._cancel_arguments = self._cancel_arguments, ()
         if callback is not None:
-            callback(*self._cancel_arguments)
+            callback(*arguments)
 
     async def single(self) -> InferResponse:
         """The one response of a plain model. Raises its error; cancels the work when the awaiting

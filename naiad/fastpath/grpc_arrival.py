@@ -3,18 +3,20 @@
 In:  chunks, or bytes that went straight into `sink()`, as MessageReader (transport/grpc/message.py)
      gets them; to the transport this is the reader of the call. Out: nothing; the call has the
      memory and is told when its stream ends, which is exactly when the memory is full.
-Rule: bytes are counted in the server's ReceiveBudget as they arrive, and given back when all have
-      arrived or the call ends.
+Rule: bytes are charged to the connection's account as they arrive. They are given back when the
+      memory is gone, or when the call ends before all have arrived.
 """
 
 from __future__ import annotations
 
-from naiad.transport.grpc.message import Message, ReceiveBudget
+from naiad.core.memory_budget import MemoryAccount
+from naiad.transport.grpc.message import Message
+from naiad.transport.grpc.status import memory_full
 
 
 class Arrival:
     __slots__ = (
-        "_budget",
+        "_account",
         "_counted_bytes",
         "_memory",
         "_uncounted_bytes",
@@ -23,10 +25,10 @@ class Arrival:
         "start_ns",
     )
 
-    def __init__(self, memory: memoryview, budget: ReceiveBudget, head_bytes: int) -> None:
+    def __init__(self, memory: memoryview, account: MemoryAccount, head_bytes: int) -> None:
         """`head_bytes` is the size of the message before the last tensor, which `memory` is for."""
         self._memory = memory
-        self._budget = budget
+        self._account = account
         self._uncounted_bytes = head_bytes
         """The beginning of the message waits as long as its last tensor does."""
         self._counted_bytes = 0
@@ -47,15 +49,17 @@ class Arrival:
 
     def filled(self, num_bytes: int) -> list[Message]:
         count = num_bytes + self._uncounted_bytes
-        self._budget.charge(count)
+        if not self._account.charge(count):
+            raise memory_full()
         self._uncounted_bytes = 0
         self._counted_bytes += count
         self.received_bytes += num_bytes
         if self.received_bytes == len(self._memory):
             self.is_empty = True
-            self.release()
+            self._account.hold(self._memory, self._counted_bytes)
+            self._counted_bytes = 0
         return []
 
     def release(self) -> None:
-        self._budget.used_bytes -= self._counted_bytes
+        self._account.release(self._counted_bytes)
         self._counted_bytes = 0

@@ -9,7 +9,7 @@ Rule: the result is what the full path (Http2Connection, GrpcProtocol, Call) mak
       when it arrives in a read of its own. A request is left to the full path, before any state has
       changed, when
       - its bytes differ, or the header table has changed;
-      - a limit or a window is near;
+      - a limit or a window is near, or the memory budget has no room for it;
       - it has a deadline, or its response would be compressed;
       - tracing is on, or another model serves than the one that the plan knows;
       - its key is refused or must be looked up again.
@@ -157,6 +157,7 @@ class GrpcFastPath:
         if self._decoder.changes != frames.table_changes or send_window > MAX_WINDOW:
             return offset
         core, plan, size, gate = self.core, frames.plan, frames.num_bytes, frames.head.gate
+        account, message_bytes = self.protocol.account, frames.data_bytes - PREFIX_BYTES
         streams, last_id = connection.streams, connection.last_peer_stream_id
         count = num_updates = 0
         while count < max_streams and num_bytes - offset >= size:
@@ -168,16 +169,25 @@ class GrpcFastPath:
             model = None if request is None else serving_model(core, plan)
             if request is None or model is None:
                 break
+            account.free_bytes -= message_bytes
+            if account.free_bytes < 0 and not account.replenish(message_bytes):
+                break
             admission = None
             if gate is not None:
                 admission = gate.enter_fast(self.protocol.peer, plan.model_name)
                 if admission is None:
+                    account.free_bytes += message_bytes
                     break
             last_id = stream_id
             count += 1
             offset += size
             stream = FastStream(
-                stream_id, send_window, connection=self, frames=frames, admission=admission
+                stream_id,
+                send_window,
+                connection=self,
+                frames=frames,
+                admission=admission,
+                held_bytes=message_bytes,
             )
             streams[stream_id] = stream.context = stream
             stream.start(request, model)
@@ -265,7 +275,7 @@ class GrpcFastPath:
         connection.opened(stream.id, 1, 0, 1 if frames.increment else 0)
         connection.streams[stream.id] = stream.context = stream
         head_bytes = frames.data_bytes - frames.tail_bytes - PREFIX_BYTES
-        reader = Arrival(memory, self.protocol.endpoint.budget, head_bytes)
+        reader = Arrival(memory, self.protocol.account, head_bytes)
         stream.begin(request, reader, connection.limits.stream_window_bytes)
         num_missing = frames.tail_bytes - (num_bytes - offset)
         connection.incoming.begin_known(stream, frames.data_bytes, num_missing)

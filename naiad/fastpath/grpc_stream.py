@@ -18,7 +18,7 @@ from naiad.fastpath.grpc_arrival import Arrival
 from naiad.protocol.v2.grpc_request import decoupled_error
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Message
-from naiad.transport.grpc.status import Status
+from naiad.transport.grpc.status import Fields, Status
 from naiad.transport.http2.stream import CLOSED, HALF_CLOSED_REMOTE, OPEN, Stream
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class FastStream(Stream, kw_only=True):
     """None before the start, and after the end or when a Call has taken over."""
     arriving: InferRequest | None = None
     """A large request until all of it has arrived; it has its memory already."""
+    held_bytes: int = 0
+    """Bytes charged to the connection's account until the stream ends."""
     reader: Arrival | None = None
     """Set while a large request arrives."""
 
@@ -129,6 +131,7 @@ class FastStream(Stream, kw_only=True):
         sender.window -= num_bytes
         if self.admission is not None:
             self.admission.end(Status.OK)
+        protocol.account.free_bytes += self.held_bytes
         self.state = CLOSED
         self.context = self.call = None
         del sender.streams[self.id]
@@ -148,6 +151,7 @@ class FastStream(Stream, kw_only=True):
         if self.call is not None:
             call.on_cancel = self.call.cancel
         call.reader, self.reader = self.reader, None
+        call.held_bytes, self.held_bytes = self.held_bytes, 0
         self.call = self.arriving = None
         return call
 
@@ -156,5 +160,5 @@ class FastStream(Stream, kw_only=True):
     def cancel(self) -> None:
         self._to_call().cancel()
 
-    def abort(self, status: Status, message: str) -> None:
-        self._to_call().abort(status, message)
+    def abort(self, status: Status, message: str, fields: Fields = ()) -> None:
+        self._to_call().abort(status, message, fields)

@@ -50,17 +50,24 @@ class HttpFastPath(Exchange):
         model = serving_model(self._core, self._plan)
         if model is None:
             return 0
+        num_bytes = len(data)
+        account = responses.account
+        account.free_bytes -= num_bytes
+        if account.free_bytes < 0 and not account.replenish(num_bytes):
+            return 0
         if self._gate is not None:
             admission = self._gate.enter_fast(responses.peer)
             if admission is None:
+                account.free_bytes += num_bytes
                 return 0
             self.admission = admission
             request.identity = admission.identity
+        self.held_bytes = num_bytes
         self.is_started = self.is_ended = False
         self._responses = responses
         responses.exchanges.append(self)
         self._call.start(request, model)
-        return len(data)
+        return num_bytes
 
     def is_head(self, data: bytes) -> bool:
         return (
@@ -71,6 +78,9 @@ class HttpFastPath(Exchange):
         )
 
     def detach(self) -> None:
+        assert self._responses is not None
+        self._responses.account.free_bytes += self.held_bytes
+        self.held_bytes = 0
         self._responses = None
 
     def disconnect(self) -> None:

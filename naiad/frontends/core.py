@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from naiad.core.memory_budget import MemoryBudget
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
 from naiad.core.statistics import ModelStatistics
 from naiad.fastpath.call import FastInference
@@ -72,6 +73,9 @@ class ModelControl(Protocol):
 
 class Core(Inference, Health, Information, ModelControl, Protocol):
     """Everything that an endpoint may ask for."""
+
+    @property
+    def budget(self) -> MemoryBudget: ...
 
     @property
     def regions(self) -> RegionTable: ...

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from naiad import __version__, log
+from naiad.core.memory_budget import MemoryBudget
 from naiad.metrics.cache_metrics import CacheReading, cache_blocks
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.exposition import COUNTER, GAUGE, Block, label_text, page
@@ -32,6 +33,7 @@ class MetricsPage:
         cache: Callable[[], CacheReading | None] = lambda: None,
         faults: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
         keys: Callable[[], KeyReading | None] = lambda: None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         """`connections` returns open connections by protocol, such as {"http": 3, "grpc": 1}.
 
@@ -45,6 +47,7 @@ class MetricsPage:
         self._cache = cache
         self._faults = faults
         self._keys = keys
+        self._budget = budget or MemoryBudget()
         self._latency = latency_metrics(settings.metrics_config)
         self._pinned_bytes = settings.pinned_memory_pool_byte_size
         self.sampler = HostSampler(
@@ -80,6 +83,7 @@ class MetricsPage:
             *key_blocks(self._keys()),
             *host_blocks(reading),
             *self._server(),
+            *self._memory(),
             *models.histograms(),
             *models.summaries(),
         ]
@@ -99,6 +103,28 @@ class MetricsPage:
         )
         used.add("", 0)
         return [total, used]
+
+    def _memory(self) -> list[Block]:
+        budget = self._budget
+        limit = Block(
+            "naiad_request_memory_limit_bytes",
+            GAUGE,
+            "Maximum number of bytes held for requests and responses",
+        )
+        limit.add("", budget.limit_bytes)
+        used = Block(
+            "naiad_request_memory_used_bytes",
+            GAUGE,
+            "Number of bytes held for requests and responses",
+        )
+        used.add("", budget.used_bytes)
+        refused = Block(
+            "naiad_request_memory_refused_total",
+            COUNTER,
+            "Number of requests and responses refused because the server held too many bytes",
+        )
+        refused.add("", budget.num_refused)
+        return [limit, used, refused]
 
     def _server(self) -> list[Block]:
         connections = Block("naiad_connections", GAUGE, "Number of open client connections")

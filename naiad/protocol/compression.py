@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import zlib
 
+from naiad.core.inflate import NoMemoryLeftError, always, as_array, inflate
+from naiad.core.memory_budget import FULL_MESSAGE, RETRY_AFTER_S, Grow
 from naiad.core.tensor import Buffer
-from naiad.errors import NaiadError, invalid_arg
+from naiad.errors import NaiadError, invalid_arg, unavailable
 
 GZIP = "gzip"
 DEFLATE = "deflate"
@@ -42,24 +44,25 @@ def _weight(parameters: str) -> float:
         return 0.0
 
 
-def decompress(body: Buffer, encoding: str, max_bytes: int) -> bytes:
-    """Returns at most `max_bytes`. Raises NaiadError."""
+def decompress(body: Buffer, encoding: str, max_bytes: int, grow: Grow = always) -> memoryview:
+    """Returns at most `max_bytes`, and asks `grow` before it makes more. Raises NaiadError."""
     if not len(body):
         raise invalid_arg("nothing to be decompressed")
-    stream = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
-        data = stream.decompress(body, max_bytes + 1)
+        inflated = inflate(body, _WINDOW_BITS[encoding], max_bytes, grow)
     except zlib.error:
         raise invalid_arg(
             f"failed to decompress the request body: it is not valid {encoding} data"
         ) from None
-    if len(data) > max_bytes:
+    except NoMemoryLeftError:
+        raise unavailable(FULL_MESSAGE, RETRY_AFTER_S) from None
+    if len(inflated.data) > max_bytes:
         raise too_large(max_bytes)
-    if not stream.eof:
+    if not inflated.is_complete:
         raise invalid_arg(
             f"failed to decompress the request body: the {encoding} data is incomplete"
         )
-    return data
+    return as_array(inflated.data)
 
 
 def too_large(max_bytes: int) -> NaiadError:

@@ -27,10 +27,7 @@ from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.request_check import RequestCheck
 from naiad.scheduling.scheduler import Scheduler
 from naiad.scheduling.sequence.handover import Handover
-from naiad.shm.arena import Arena
-
-SLOT_IDLE_NS = 30_000_000_000
-
+from naiad.shm.arena import SLOT_IDLE_NS, Arena
 
 SHOW_API_KEY = "show_api_key"
 """A parameter of the config: requests tell the model which API key they came with."""

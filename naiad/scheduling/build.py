@@ -36,14 +36,21 @@ def build_scheduler(
     statistics: ModelStatistics,
     model_dir: Path,
     start_delay: StartDelay = NO_DELAY,
+    max_queue_size: int = 0,
 ) -> Scheduler:
-    """Raises NaiadError, for example when a file of initial state is missing."""
+    """Raises NaiadError, for example when a file of initial state is missing. `max_queue_size` is
+    the limit of queues for which the config sets none; 0 means unlimited."""
     # Every request of a model with a response cache must be looked up there first.
     may_lend = not config.response_cache.enable
     match config.WhichOneof("scheduling_choice"):
         case "sequence_batching":
             return SequenceScheduler(
-                instances, _sequence_plan(config, model_dir), clock, statistics, start_delay
+                instances,
+                _sequence_plan(config, model_dir),
+                clock,
+                statistics,
+                start_delay,
+                max_queue_size,
             )
         case "dynamic_batching":
             batching = config.dynamic_batching
@@ -59,6 +66,7 @@ def build_scheduler(
                     level: _queue_policy(policy)
                     for level, policy in batching.priority_queue_policy.items()
                 },
+                max_queue_size=max_queue_size,
                 preserve_ordering=batching.preserve_ordering,
                 may_lend=may_lend,
                 start_count=start_delay.num_queued,
@@ -66,7 +74,12 @@ def build_scheduler(
         case _:
             # Without a scheduler each request is executed alone, regardless of max_batch_size.
             return DynamicScheduler(
-                instances, BatchRule(max_batch_size=1), clock, statistics, may_lend=may_lend
+                instances,
+                BatchRule(max_batch_size=1),
+                clock,
+                statistics,
+                max_queue_size=max_queue_size,
+                may_lend=may_lend,
             )
 
 

@@ -38,12 +38,14 @@ class DynamicScheduler:
         priority_levels: int = 0,
         default_priority_level: int = 0,
         priority_queue_policy: dict[int, QueuePolicy] | None = None,
+        max_queue_size: int = 0,
         preserve_ordering: bool = False,
         may_lend: bool = False,
         start_count: int = 0,
     ) -> None:
-        """`may_lend`: calls of a model may bypass the scheduler and go to an instance that nobody
-        else waits for. `start_count`: no batch is sent before this many requests wait
+        """`max_queue_size` is the limit where no policy sets one; 0 means unlimited. `may_lend`:
+        calls of a model may bypass the scheduler and go to an instance that nobody else waits
+        for. `start_count`: no batch is sent before this many requests wait
         (naiad.scheduling.start_delay)."""
         self._instances = list(instances)
         self._start_count = start_count
@@ -71,6 +73,7 @@ class DynamicScheduler:
             priority_levels,
             default_priority_level,
             priority_queue_policy,
+            max_queue_size,
         )
         self._ordering = Ordering() if preserve_ordering else None
         self._is_dispatch_due = False
@@ -118,7 +121,7 @@ class DynamicScheduler:
             instance.execute(jobs)
             return
         for job in jobs:
-            self._queue.push(job)
+            self._queue.push(job, is_admitted=True)
         self._statistics.pending_request_count += len(jobs)
         self._dispatch_soon()
 

@@ -4,13 +4,15 @@ Level 1 always goes first. Each level has its policy: how many jobs may wait, ho
 happens then: REJECT fails the job at that moment (by a timer, not when its turn comes), DELAY moves
 it behind all jobs that have not timed out.
 Invariant: `job.queued_in` is a level exactly while the job waits there. A job that is cancelled or
-           times out stays in the level's deque until it comes first, and is skipped then.
+           times out stays in the level's deque until it comes first, and is skipped then. It
+           has lost its request by then, so that no tensors wait there.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -18,11 +20,13 @@ import msgspec
 
 from naiad.core.clock import Clock, Timer
 from naiad.core.job import Job
+from naiad.core.request import InferRequest
 from naiad.errors import NaiadError, cancelled, unavailable
 
 RETRY_AFTER_S = 1
 MAX_LEFTOVERS = 64
 """A level holds at most this many removed jobs, and as many again as it has waiting ones."""
+_GONE = InferRequest("", [])
 
 
 class QueuePolicy(msgspec.Struct, frozen=True):
@@ -66,11 +70,13 @@ class JobQueue:
         priority_levels: int = 0,
         default_priority_level: int = 0,
         priority_queue_policy: dict[int, QueuePolicy] | None = None,
+        max_queue_size: int = 0,
     ) -> None:
-        """`on_removed` gets every job that is cancelled, times out or is removed by
-        `remove_all`."""
+        """`on_removed` gets every job that is cancelled, times out or is removed by `remove_all`.
+        `max_queue_size` is the limit of levels whose policy sets none; 0 means unlimited."""
         policies = priority_queue_policy or {}
         self._clock = clock
+        self._max_queue_size = max_queue_size
         self._on_removed = on_removed
         self._default_level = max(default_priority_level, 1)
         self._levels = [
@@ -78,7 +84,8 @@ class JobQueue:
             for level in range(1, max(priority_levels, 1) + 1)
         ]
         self._size = 0
-        self._expiries: list[tuple[int, int, _Level, Job]] = []
+        self._expiries: list[tuple[int, int, _Level, weakref.ref[Job]]] = []
+        """A job that an instance executes must not stay in memory until its timeout."""
         self._order = itertools.count()
         self._timer: Timer | None = None
         self._timer_ns = 0
@@ -86,13 +93,20 @@ class JobQueue:
     def __len__(self) -> int:
         return self._size
 
-    def push(self, job: Job) -> None:
-        """Raises NaiadError when the job's level is full."""
+    def push(self, job: Job, *, is_admitted: bool = False) -> None:
+        """Raises NaiadError when the job's level is full. The limit that no config has set is not
+        for jobs of a request that an instance has already begun to serve: calls of a model, and
+        jobs that are `is_admitted`."""
         priority = job.request.priority
         number = priority if 1 <= priority <= len(self._levels) else self._default_level
         level = self._levels[number - 1]
         policy = level.policy
-        if policy.max_queue_size and level.size >= policy.max_queue_size:
+        limit = policy.max_queue_size or self._max_queue_size
+        if (
+            limit
+            and level.size >= limit
+            and (policy.max_queue_size or not (is_admitted or job.caller is not None))
+        ):
             raise unavailable("Exceeds maximum queue size", RETRY_AFTER_S)
         level.waiting.append(job)
         level.size += 1
@@ -153,11 +167,16 @@ class JobQueue:
             level.waiting = deque(kept for kept in level.waiting if kept.queued_in is level)
             level.delayed = deque(kept for kept in level.delayed if kept.queued_in is level)
         self._on_removed(job, error)
+        job.request = _GONE
 
     # Timeouts: there is one timer, for the earliest.
 
     def _expire_at(self, when_ns: int, level: _Level, job: Job) -> None:
-        heapq.heappush(self._expiries, (when_ns, next(self._order), level, job))
+        expiries = self._expiries
+        if len(expiries) > 2 * self._size + MAX_LEFTOVERS:
+            expiries[:] = [expiry for expiry in expiries if _is_waiting(expiry[3])]
+            heapq.heapify(expiries)
+        heapq.heappush(expiries, (when_ns, next(self._order), level, weakref.ref(job)))
         if self._timer is None or when_ns < self._timer_ns:
             self._set_timer(when_ns)
 
@@ -171,11 +190,12 @@ class JobQueue:
         self._timer = None
         now_ns = self._clock.now_ns()
         expiries = self._expiries
-        while expiries and (expiries[0][3].queued_in is None or expiries[0][0] <= now_ns):
-            _, _, level, job = heapq.heappop(expiries)
+        while expiries and (expiries[0][0] <= now_ns or not _is_waiting(expiries[0][3])):
+            _, _, level, reference = heapq.heappop(expiries)
+            job = reference()
             # The job may have left and wait again, here or in another queue. It has another time
             # limit there.
-            if job.queued_in is level and self._expiry_ns(level, job) <= now_ns:
+            if job is not None and job.queued_in is level and self._expiry_ns(level, job) <= now_ns:
                 self._expire(level, job)
         if expiries:
             self._set_timer(expiries[0][0])
@@ -190,3 +210,8 @@ class JobQueue:
             level.delayed.append(job)
         else:
             self._remove(level, job, unavailable("Request timeout expired"))
+
+
+def _is_waiting(reference: weakref.ref[Job]) -> bool:
+    job = reference()
+    return job is not None and job.queued_in is not None

@@ -253,6 +253,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_extension=True,
         ),
     ] = 60.0
+    max_queue_size: Annotated[
+        int,
+        WORKERS(
+            "Maximum number of requests that wait for a model, for each priority level, unless the "
+            "model's config sets max_queue_size. Further requests are refused at once, with 503 "
+            "and Retry-After. 0 means no limit, as in Triton.",
+            parse=count,
+            is_extension=True,
+        ),
+    ] = 1024
     default_execution_timeout_secs: Annotated[
         float,
         WORKERS(
@@ -686,6 +696,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
 
+    request_memory_byte_size: Annotated[
+        int,
+        MEMORY(
+            "Maximum number of bytes that the server holds for requests and responses, over all "
+            "connections: received, decompressed, queued and unsent. One connection may hold as "
+            "much as is left for all others. Further requests are refused with 503 or "
+            "RESOURCE_EXHAUSTED, and with Retry-After.",
+            parse=value.at_least(0, value.byte_count),
+            metavar="BYTES",
+            default_text="a quarter of the memory of the machine or the container",
+            is_extension=True,
+        ),
+    ] = 0
     pinned_memory_pool_byte_size: Annotated[
         int, MEMORY("Size of the pinned memory pool.", parse=value.byte_count, metavar="BYTES")
     ] = 256 << 20

@@ -32,6 +32,8 @@ Bytes1d: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 INLINE_MAX_BYTES = 32 * 1024
 """Tensors up to this size are part of the message: two copies cost less than managing a slot."""
 MIN_SLOT_BYTES = 64 * 1024
+SLOT_IDLE_NS = 5_000_000_000
+"""A slot that was free for this long is given back to the system."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 

@@ -35,7 +35,7 @@ from naiad.ipc.messages import (
     ToWorker,
 )
 from naiad.ipc.work import WorkRequest
-from naiad.shm.arena import INLINE_MAX_BYTES, Arena
+from naiad.shm.arena import INLINE_MAX_BYTES, SLOT_IDLE_NS, Arena
 from naiad.worker.direct_calls import LentInstance
 
 DirectRequest: TypeAlias = "tuple[LentInstance, WorkRequest | None]"
@@ -243,6 +243,12 @@ class WorkerChannel:
             for tensors in outputs:
                 self.link.unplace(tensors)
             raise
+
+    def trim(self) -> None:
+        """Frees shared memory of outputs that nothing has used for a while. The server unmaps it
+        with the next message, and so does the system."""
+        with self._send_lock:
+            self.link.drop_slots(self.link.arena.trim(SLOT_IDLE_NS))
 
     def send_with_fds(self, message: Message, fds: list[int]) -> None:
         with self._send_lock:

@@ -43,6 +43,7 @@ from naiad.ipc.work import (
     WorkRequest,
     WorkResponse,
 )
+from naiad.shm.arena import SLOT_IDLE_NS
 from naiad.worker.channel import WorkerChannel
 from naiad.worker.direct_calls import LentInstance
 from naiad.worker.host_policy import apply_host_policy
@@ -62,6 +63,7 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready_socket: socket.socket | None = None
         """For the readiness hook of a backend with `is_async`, until its event loop runs."""
+        self._trim_due_ns = 0
 
     # The work loop.
 
@@ -75,6 +77,7 @@ class Worker:
                 case (lent, request):
                     self._execute_direct(lent, request)
                 case Ping():
+                    self.channel.trim()
                     self.channel.send(Pong(message.number))
                 case Configure():
                     self._configure(message.arguments)
@@ -224,6 +227,10 @@ class Worker:
         responses: list[WorkResponse | None],
     ) -> None:
         output_start_ns = time.monotonic_ns()
+        if output_start_ns > self._trim_due_ns:
+            # A worker that is never idle is never pinged.
+            self._trim_due_ns = output_start_ns + SLOT_IDLE_NS
+            self.channel.trim()
         outputs: list[list[Tensor]] = []
         for handle, response in zip(handles, responses, strict=True):
             if response is not None:
@@ -282,6 +289,7 @@ class Worker:
                 case Execute():
                     self._start_task(self._execute_async(message))
                 case Ping():
+                    self.channel.trim()
                     self.channel.send(Pong(message.number))
                 case Unload():
                     if not stopped.done():

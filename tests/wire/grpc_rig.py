@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import sys
 
 from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.keys.guard import Guard
@@ -72,15 +73,20 @@ class Rig:
         methods: list[Method] | None = None,
         client_limits: Http2Limits | None = None,
         guard: Guard | None = None,
+        limit_bytes: int = sys.maxsize,
     ) -> None:
+        """`limit_bytes` is the size of the memory budget."""
         self.core = FakeCore()
+        self.core.budget.limit_bytes = limit_bytes
         self.clock = FakeClock()
         if methods is None:
             self.frontend = GrpcFrontend(self.core, options, guard)
             self.endpoint = self.frontend._endpoint
             self.endpoint.clock_ns = self.clock.now_ns
         else:
-            self.endpoint = GrpcEndpoint(methods, options, clock_ns=self.clock.now_ns)
+            self.endpoint = GrpcEndpoint(
+                methods, options, clock_ns=self.clock.now_ns, budget=self.core.budget
+            )
         self.client_limits = client_limits
         self.connect()
 
@@ -175,11 +181,20 @@ class Rig:
         if not self.transport.is_closed:
             self.protocol.deadlines.tick(self.clock.now_ns())
 
+    def forget_requests(self) -> None:
+        """The core lets go of the requests that it keeps for the test, and with them of their
+        memory."""
+        self.core.requests.clear()
+        self.core.buffers.clear()
+        self.core.held.clear()
+        self.protocol.account.settle()
+
     async def close(self) -> None:
         """Closes the connection and asserts that nothing is left of it."""
         self.transport.close()
         await asyncio.sleep(0)
         assert not self.endpoint.connections
+        self.forget_requests()
         assert self.endpoint.budget.used_bytes == 0
         assert not self.protocol.connection.streams
 

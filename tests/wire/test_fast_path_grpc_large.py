@@ -286,6 +286,8 @@ class TestArrival:
         pair.both(lambda rig: rig.feed(rest + frame(PING, 0, 0, b"12345678")))
         response = answers(await pair.check())[pair.next_id - 2]
         assert response.raw_output_contents[0] == np.full(ELEMENTS, 5, np.float32).tobytes()
+        pair.fast.forget_requests()
+        pair.full.forget_requests()
         assert pair.fast.endpoint.budget.used_bytes == 0
 
     async def test_a_beginning_that_is_too_short(self, pair: Pair) -> None:
@@ -305,6 +307,8 @@ class TestArrival:
         pair.both(lambda rig: rig.transport.close())
         await pair.check(num_fast=3)
         assert len(pair.fast.core.requests) == 3
+        pair.fast.forget_requests()
+        pair.full.forget_requests()
         assert pair.fast.endpoint.budget.used_bytes == 0
 
     async def test_it_stops_arriving(self) -> None:
@@ -322,6 +326,8 @@ class TestArrival:
             pair.both(later)
             await pair.check()
         assert pair.fast.endpoint.counters.failures == {"request_timeout": 1}
+        pair.fast.forget_requests()
+        pair.full.forget_requests()
         assert pair.fast.endpoint.budget.used_bytes == 0
         pair.both(lambda rig: rig.feed(rest))
         pair.feed(pair.request(large()))
@@ -329,25 +335,32 @@ class TestArrival:
         await pair.close()
 
     async def test_more_than_the_server_will_hold(self) -> None:
-        pair = Pair(GrpcOptions(max_buffered_request_bytes=300_000))
+        pair = Pair(limit_bytes=2 * 4 * ELEMENTS + 1_000_000)
         await warm(pair)
-        pair.both(lambda rig: setattr(rig.endpoint.budget, "used_bytes", 200_000))
+        pair.both(lambda rig: rig.forget_requests())
+        others = [
+            (rig.endpoint.budget.open_account(), size) for rig in pair.rigs for size in (2, 4)
+        ]
+        for other, part in others:
+            assert other.charge((2 * 4 * ELEMENTS + 1_000_000) // part)
         pair.feed(pair.request(large()))
         await pair.check(num_fast=3)
-        assert pair.fast.endpoint.budget.refused_total == 1
-        assert pair.fast.endpoint.budget.used_bytes == 200_000
-        assert len(pair.fast.core.requests) == 3
-        pair.both(lambda rig: setattr(rig.endpoint.budget, "used_bytes", 0))
+        assert pair.fast.endpoint.budget.num_refused == 1
+        assert len(pair.fast.core.requests) == 0
+        for other, part in others:
+            other.release((2 * 4 * ELEMENTS + 1_000_000) // part)
+            other.settle()
         await pair.close()
 
     async def test_the_tensors_before_the_large_one_are_held_too(self) -> None:
-        pair = Pair(GrpcOptions(max_buffered_request_bytes=4 * ELEMENTS + 20_000))
+        pair = Pair(limit_bytes=2 * (4 * ELEMENTS + 20_000))
         for _ in range(3):
             pair.feed(pair.request(two_inputs(16, ELEMENTS)))
             await pair.check()
+            pair.both(lambda rig: rig.forget_requests())
         for _ in range(3):
             pair.feed(pair.request(two_inputs(10_000, ELEMENTS)))
-            assert b"incomplete requests" in await pair.check()
+            assert b"holds as many bytes" in await pair.check()
         await pair.check(num_fast=4)
         await pair.close()
 

@@ -551,7 +551,7 @@ class TestMemory:
     async def test_incomplete_requests_are_bounded_over_all_connections(
         self, handlers: Handlers
     ) -> None:
-        rig = build(handlers, max_buffered_request_bytes=250_000)
+        rig = Rig(GrpcOptions(), handlers.methods, limit_bytes=350_000)
         refused = []
         connections = []
         for _ in range(4):
@@ -564,7 +564,7 @@ class TestMemory:
             await rig.settle()
             refused.append(call.status)
         assert refused == [None, None, 8, 8]
-        assert rig.endpoint.budget.refused_total == 2
+        assert rig.endpoint.budget.num_refused == 2
         for transport, _ in connections:
             transport.close()
         await asyncio.sleep(0)
@@ -576,6 +576,7 @@ class TestMemory:
             call = rig.open(ECHO)
             rig.client.sender.data(call.stream, [b"\0\x7f\xff\xff\xff"], 5)
         await rig.settle()
+        rig.protocol.account.settle()
         assert rig.endpoint.budget.used_bytes == 0
         assert len(rig.protocol.connection.streams) == 100
         await rig.close()

@@ -536,6 +536,7 @@ async def test_a_large_request_is_received_in_the_models_memory(wire_name: str) 
         # a model's memory begins at a page; the fake's begins anywhere, which gRPC makes up for
         start = address(buffer) if wire_name == "http-binary" else 0
         assert (address(received) - start) % 64 == 0
+        del buffer, received
 
 
 @pytest.mark.parametrize("wire_name", WITH_BINARY_DATA)

@@ -79,6 +79,7 @@ class GrpcFrontend:
             restrict=build_restriction(self.options.restricted_protocols),
             make_gate=None if guard is None else self._make_gate,
             make_fast_path=self._make_fast_path if has_fast_path else None,
+            budget=core.budget,
         )
 
     def _make_fast_path(self, protocol: GrpcProtocol) -> GrpcFastPath:

@@ -16,6 +16,7 @@ from functools import partial
 
 from naiad import log
 from naiad.core.identity import Identity
+from naiad.core.memory_budget import FULL_MESSAGE, RETRY_AFTER_S, SMALL_BYTES
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
@@ -117,6 +118,7 @@ class RequestStream:
 
     def on_cancel(self) -> None:
         for streamed in list(self._in_flight):
+            streamed.release_memory()
             streamed.cancel()
         self._in_flight.clear()
         self._ordered.clear()
@@ -150,14 +152,19 @@ class RequestStream:
         self._method.headers.apply(request, self._call.head.metadata)
         request.deadline_ns = self._call.deadline_ns
         streamed = StreamedRequest(self, self._call, request, options, model.spec)
-        submit(
-            core,
-            request,
-            streamed.on_response,
-            streamed,
-            model=model,
-            on_accepted=partial(self._on_accepted, streamed),
-        )
+        streamed.hold_inputs()
+        try:
+            submit(
+                core,
+                request,
+                streamed.on_response,
+                streamed,
+                model=model,
+                on_accepted=partial(self._on_accepted, streamed),
+            )
+        except NaiadError:
+            streamed.release_memory()
+            raise
 
     def _on_accepted(self, streamed: StreamedRequest, stream: ResponseStream) -> None:
         streamed.stream = stream
@@ -198,7 +205,12 @@ class RequestStream:
             self.send(pieces, num_bytes)
             self.end(streamed)
 
+    def is_next(self, streamed: StreamedRequest) -> bool:
+        """The response of this ordered request is the next one to be written."""
+        return bool(self._ordered) and self._ordered[0] is streamed
+
     def end(self, streamed: StreamedRequest) -> None:
+        streamed.release_memory()
         self._in_flight.discard(streamed)
         if self._is_paused:
             self._regulate()
@@ -226,6 +238,7 @@ class StreamedRequest:
         "_response",
         "_spec",
         "admission",
+        "held_bytes",
         "is_decoupled",
         "message",
         "stream",
@@ -246,6 +259,8 @@ class StreamedRequest:
         self._spec = spec
         self.admission = call.admission
         """Of this message; None where nobody needs a key."""
+        self.held_bytes = 0
+        """Bytes charged to the connection's account until the last response is written."""
         self.is_decoupled = spec is not None and spec.is_decoupled
         self.stream: ResponseStream | None = None
         self.message: grpc_codec.Pieces | None = None
@@ -297,6 +312,33 @@ class StreamedRequest:
         self.message = ([message], len(message))
         self._owner.write_ready()
 
+    def hold_inputs(self) -> None:
+        """Counts the tensors of a small message; a large one is counted by its memory. Raises
+        NaiadError when the server holds too much already."""
+        num_bytes = sum(len(tensor.data) for tensor in self._request.inputs)
+        if num_bytes <= SMALL_BYTES:
+            if not self._call.account.charge(num_bytes):
+                raise unavailable(FULL_MESSAGE, RETRY_AFTER_S)
+            self.held_bytes = num_bytes
+
+    def release_memory(self) -> None:
+        self._call.account.release(self.held_bytes)
+        self.held_bytes = 0
+
+    def _hold_message(self) -> None:
+        """Counts a response that waits for earlier ones. Where there is no room for it, an error
+        takes its place."""
+        assert self.message is not None
+        num_bytes = self.message[1]
+        if self._owner.is_next(self):
+            return
+        if self._call.account.charge(num_bytes):
+            self.held_bytes += num_bytes
+        else:
+            error = unavailable(FULL_MESSAGE, RETRY_AFTER_S)
+            message = grpc_codec.encode_stream_rejection(error, self._request.id)
+            self.message = ([message], len(message))
+
     # Responses.
 
     def on_response(self, response: InferResponse | None, is_final: bool) -> None:
@@ -313,6 +355,8 @@ class StreamedRequest:
             error = response_error(self._response, self._count)
             self._end_admission(Status.OK if error is None else STATUS[error.code])
             self.message = self._message(self._response, error, is_final=True)
+            if self.message is not None:
+                self._hold_message()
             self._release()
             if self.message is not None:
                 self._owner.write_ready()

@@ -82,7 +82,9 @@ class HttpFrontend:
             BrowserCheck(options.allowed_hosts, options.allowed_origins),
         )
         self._endpoint = Http1Endpoint(
-            table, msgspec.structs.replace(options.limits, max_body_bytes=options.max_input_size)
+            table,
+            msgspec.structs.replace(options.limits, max_body_bytes=options.max_input_size),
+            budget=core.budget,
         )
 
     def _entries(self) -> list[Entry]:

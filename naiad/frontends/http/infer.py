@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from naiad.core.memory_budget import SMALL_BYTES
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.tensor import Buffer
@@ -132,6 +134,10 @@ class InferRoute:
                 self._infer_decoupled(exchange, body, spec)
                 return
             request, formats, plan = self._decode(body, model)
+            if self._header_length is None and len(body) > SMALL_BYTES:
+                # The tensors are copies, and nothing needs the JSON any more.
+                exchange.hold(sum(len(tensor.data) for tensor in request.inputs))
+                exchange.body = b""
             self._add_forwarded(request)
             responder = InferResponder(exchange, formats, spec, self._response_encoding, plan)
             submit(
@@ -264,26 +270,29 @@ class InferRoute:
                 unsupported("Unsupported compression type"),
                 b"Accept-Encoding: gzip, deflate\r\n",
             )
-        elif len(body) <= _MAX_INLINE_DECOMPRESS_BYTES:
+            return
+        account = exchange.account
+        if account is None:
+            return
+        job = partial(account.produce, partial(decompress, body, encoding, self._max_bytes))
+        if len(body) <= _MAX_INLINE_DECOMPRESS_BYTES:
             try:
-                data = decompress(body, encoding, self._max_bytes)
+                data = job()
             except NaiadError as error:
                 respond_error(exchange, error)
             else:
-                self._infer(exchange, data)
+                self._infer(exchange, _body(data))
         else:
             # Unpacking releases the GIL, so other requests are served meanwhile.
-            future = asyncio.get_running_loop().run_in_executor(
-                None, decompress, body, encoding, self._max_bytes
-            )
+            future = asyncio.get_running_loop().run_in_executor(None, job)
             future.add_done_callback(lambda done: self._on_decompressed(exchange, done))
 
-    def _on_decompressed(self, exchange: Exchange, future: asyncio.Future[bytes]) -> None:
+    def _on_decompressed(self, exchange: Exchange, future: asyncio.Future[memoryview]) -> None:
         if future.cancelled() or exchange.is_disconnected:
             return
         error = future.exception()
         if error is None:
-            self._infer(exchange, future.result())
+            self._infer(exchange, _body(future.result()))
         else:
             respond_error(
                 exchange,
@@ -291,6 +300,11 @@ class InferRoute:
                 if isinstance(error, NaiadError)
                 else internal("failed to decompress the request body"),
             )
+
+
+def _body(data: memoryview) -> Buffer:
+    """A decompressed body as the transport would have received it: small ones are bytes."""
+    return bytes(data) if len(data) <= SMALL_BYTES else data
 
 
 def _responder(exchange: Exchange, plan: HttpPlan, model: Model) -> InferResponder:

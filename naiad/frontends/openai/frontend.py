@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from naiad.core.tensor import Buffer
@@ -136,7 +137,9 @@ class OpenAiRoutes:
             raise bad_request(
                 f"The Content-Encoding '{encoding}' is not supported, expected gzip or deflate"
             )
-        return decompress(exchange.body, encoding, self._max_bytes)
+        account = exchange.account
+        decompressed = partial(decompress, exchange.body, encoding, self._max_bytes)
+        return decompressed() if account is None else account.produce(decompressed)
 
     def _chat(self, exchange: Exchange) -> None:
         body = self._read(exchange, ChatBody)

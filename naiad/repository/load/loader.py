@@ -68,6 +68,8 @@ class LoadOptions(msgspec.Struct, frozen=True):
     latency: LatencyMetrics = LatencyMetrics()
     host_policies: HostPolicies = HostPolicies()
     gpu_limits: GpuLimits = GpuLimits()
+    max_queue_size: int = 0
+    """The limit of queues for which the config sets none; 0 means unlimited."""
     environments: PythonEnvironments | None = None
     """None: every model runs on the server's own interpreter."""
     start_delay: StartDelay = NO_DELAY
@@ -201,6 +203,7 @@ class Loader:
                 statistics,
                 model_dir,
                 self._options.start_delay,
+                self._options.max_queue_size,
             )
             process = configured.process if configured is not None else None
             await _all_or_none(

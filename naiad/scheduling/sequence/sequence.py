@@ -72,11 +72,14 @@ class SequenceScheduler:
         clock: Clock,
         statistics: ModelStatistics,
         start_delay: StartDelay = NO_DELAY,
+        max_queue_size: int = 0,
     ) -> None:
+        """`max_queue_size` limits the jobs that wait, over all sequences; 0 means unlimited."""
         self._plan = plan
         self._start_delay = start_delay
         self._held: set[Lane] = set()
         """Lanes that execute nothing before enough requests wait."""
+        self._max_queue_size = max_queue_size
         self._clock = clock
         self._statistics = statistics
         self._has_state = bool(plan.state.tensors)
@@ -106,6 +109,13 @@ class SequenceScheduler:
     # Scheduler.
 
     def enqueue(self, job: Job) -> ResponseStream:
+        if (
+            self._max_queue_size
+            and self._num_waiting >= self._max_queue_size
+            and job.caller is None
+        ):
+            self._statistics.record_failure(job.start_ns, self._clock.now_ns(), "REJECTED")
+            raise unavailable("Exceeds maximum queue size", RETRY_AFTER_S)
         sequence = self._sequence_for(job)
         stream = outer = job.stream
         if self._ordering is not None:

@@ -15,6 +15,7 @@ from traceback import format_exc
 from typing import TYPE_CHECKING, Final
 
 from naiad import log
+from naiad.core.memory_budget import SMALL_BYTES, MemoryAccount
 from naiad.errors import NaiadError
 from naiad.transport.grpc.compression import (
     INLINE_BYTES,
@@ -33,11 +34,12 @@ from naiad.transport.grpc.status import (
     Fields,
     GrpcError,
     Status,
+    memory_full,
     trailers,
     trailers_only,
 )
 from naiad.transport.http2.limits import MIB
-from naiad.transport.http2.sender import SlowReaderError
+from naiad.transport.http2.sender import NoMemoryError, SlowReaderError
 from naiad.transport.http2.stream import CLOSED, Stream
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class Call:
         "deadline_ns",
         "handler",
         "head",
+        "held_bytes",
         "is_done",
         "method",
         "on_cancel",
@@ -87,6 +90,8 @@ class Call:
         """Whose call it is and what it may use; of a stream, the admission of the message that is
         being handled. None where nobody needs a key."""
         self.is_done = False
+        self.held_bytes = 0
+        """Bytes charged to the connection's account until the call ends."""
         self.deadline_ns = 0
         """The deadline on the monotonic clock; 0 when there is none."""
         self.on_cancel: Callable[[], None] | None = None
@@ -152,6 +157,11 @@ class Call:
         if not self.is_done:
             self.on_cancel = callback
 
+    @property
+    def account(self) -> MemoryAccount:
+        """What the connection holds for requests and responses."""
+        return self._protocol.account
+
     # Requests; called by the protocol.
 
     def receive(self, messages: list[Message], end_stream: bool) -> None:
@@ -190,11 +200,15 @@ class Call:
                 )
             else:
                 self._is_received = True
+                if len(message) <= SMALL_BYTES:
+                    if not self.account.charge(len(message)):
+                        raise memory_full()
+                    self.held_bytes += len(message)
                 unary = self.method.unary
                 assert unary is not None
                 unary(self, message)
         except GrpcError as error:
-            self.finish(error.status, error.message)
+            self.finish(error.status, error.message, error.fields)
         except Exception:
             self.fail_unexpectedly()
 
@@ -225,10 +239,12 @@ class Call:
             self.finish(Status.INTERNAL, "a compressed message was sent without grpc-encoding")
             return
         if self._decompression is None:
-            self._decompression = OrderedWork(
-                self._protocol.loop, lambda error: self.finish(error.status, error.message)
-            )
-        job = partial(decompress, message, encoding, self._protocol.options.max_message_bytes)
+            self._decompression = OrderedWork(self._protocol.loop, self._fail)
+        # The compressed message is counted too, but only until it is decompressed.
+        job = partial(
+            self.account.produce,
+            partial(decompress, message, encoding, self._protocol.options.max_message_bytes),
+        )
         self._decompression.submit(
             job,
             lambda data: self._on_late_message(data, None),
@@ -269,6 +285,10 @@ class Call:
             )
         except SlowReaderError:
             self._protocol.drop_slow_reader(self._stream)
+        except NoMemoryError:
+            error = memory_full()
+            block = trailers_only(error.status, error.message, error.fields)
+            self._protocol.sender.headers(self._stream, block, end_stream=True)
         self._protocol.flush_soon()
 
     def send(self, pieces: list[Buffer], num_bytes: int) -> None:
@@ -279,9 +299,7 @@ class Call:
         level = self._gzip_level(num_bytes)
         if level:
             if self._compression is None:
-                self._compression = OrderedWork(
-                    self._protocol.loop, lambda error: self.finish(error.status, error.message)
-                )
+                self._compression = OrderedWork(self._protocol.loop, self._fail)
             self._compression.submit(
                 partial(compress_gzip, pieces, level),
                 self._send_compressed,
@@ -301,6 +319,9 @@ class Call:
             self._compression.then(lambda _: self._finish(status, message, fields))
         else:
             self._finish(status, message, fields)
+
+    def _fail(self, error: GrpcError) -> None:
+        self.finish(error.status, error.message, error.fields)
 
     def _gzip_level(self, num_bytes: int) -> int:
         level = self._protocol.gzip_level
@@ -325,6 +346,9 @@ class Call:
         except SlowReaderError:
             self._protocol.drop_slow_reader(self._stream)
             self.cancel()
+        except NoMemoryError:
+            error = memory_full()
+            self.abort(error.status, error.message, error.fields)
         if (
             self._stream.pending_bytes > CONGESTED_BYTES
             and self.on_flow is not None
@@ -407,6 +431,9 @@ class Call:
             self._timer.cancel()
         if self.reader is not None:
             self.reader.release()
+        if self.held_bytes:
+            self.account.release(self.held_bytes)
+            self.held_bytes = 0
         if self._decompression is not None:
             self._decompression.cancel()
         if self._compression is not None:

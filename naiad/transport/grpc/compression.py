@@ -6,7 +6,9 @@ from __future__ import annotations
 import zlib
 from typing import TypeAlias
 
-from naiad.transport.grpc.status import GrpcError, Status
+from naiad.core.inflate import NoMemoryLeftError, always, as_array, inflate
+from naiad.core.memory_budget import Grow
+from naiad.transport.grpc.status import GrpcError, Status, memory_full
 from naiad.transport.http2.limits import MIB
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -29,24 +31,28 @@ def decompressed_limit_bytes(compressed_bytes: int, max_message_bytes: int) -> i
     return min(max_message_bytes, max(_ALWAYS_ALLOWED_BYTES, _ALLOWED_RATIO * compressed_bytes))
 
 
-def decompress(data: Buffer, encoding: str, max_message_bytes: int) -> bytes:
+def decompress(
+    data: Buffer, encoding: str, max_message_bytes: int, grow: Grow = always
+) -> memoryview:
+    """Raises GrpcError. Asks `grow` before it makes more of the message."""
     limit_bytes = decompressed_limit_bytes(len(data), max_message_bytes)
-    decompressor = zlib.decompressobj(_WINDOW_BITS[encoding])
     try:
-        message = decompressor.decompress(data, limit_bytes + 1)
+        inflated = inflate(data, _WINDOW_BITS[encoding], limit_bytes, grow)
     except zlib.error as error:
         raise GrpcError(
             Status.INTERNAL, f"cannot decompress the {encoding} message: {error}"
         ) from None
-    if len(message) > limit_bytes:
+    except NoMemoryLeftError:
+        raise memory_full() from None
+    if len(inflated.data) > limit_bytes:
         raise GrpcError(
             Status.RESOURCE_EXHAUSTED, f"decompressed message is larger than {limit_bytes} bytes"
         )
-    if not decompressor.eof or decompressor.unused_data:
+    if not inflated.is_complete or inflated.has_rest:
         raise GrpcError(
             Status.INTERNAL, f"the {encoding} message is cut short or followed by other data"
         )
-    return message
+    return as_array(inflated.data)
 
 
 def compress_gzip(pieces: list[Buffer], level: int) -> bytes:

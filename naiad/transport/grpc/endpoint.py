@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from naiad.core.memory_budget import MemoryBudget
 from naiad.keys.api_class import check_class
 from naiad.transport.grpc.compression import COMPRESSION_LEVELS
 from naiad.transport.grpc.fast_path import MakeFastPath
-from naiad.transport.grpc.message import ReceiveBudget
 from naiad.transport.grpc.method import MakeGate, Method, Restrict, build_head
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.protocol import GrpcProtocol
@@ -39,7 +39,9 @@ class GrpcEndpoint:
         make_gate: MakeGate | None = None,
         make_fast_path: MakeFastPath | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        budget: MemoryBudget | None = None,
     ) -> None:
+        """`budget` limits what all connections hold; None sets no limit."""
         self.make_fast_path = make_fast_path
         self.options = options or GrpcOptions()
         self.methods = {method.path.encode(): method for method in methods}
@@ -50,7 +52,7 @@ class GrpcEndpoint:
         )
         self.clock_ns = clock_ns
         self.counters = Http2Counters()
-        self.budget = ReceiveBudget(self.options.max_buffered_request_bytes)
+        self.budget = budget or MemoryBudget()
         self.gzip_level = COMPRESSION_LEVELS[self.options.infer_response_compression_level]
         self.connections: set[GrpcProtocol] = set()
         self.is_stopping = False
@@ -84,6 +86,7 @@ class GrpcEndpoint:
                 self._all_closed.set()
 
     def _check(self, connection: GrpcProtocol) -> None:
+        connection.count_memory()
         connection.deadlines.tick(self.clock_ns())
 
     # The end.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from naiad.transport.grpc.message import Message
-from naiad.transport.grpc.status import Status
+from naiad.transport.grpc.status import Fields, Status
 
 if TYPE_CHECKING:
     from naiad.transport.grpc.protocol import GrpcProtocol
@@ -65,4 +65,4 @@ class StreamOwner(Protocol):
 
     def receive(self, messages: list[Message], end_stream: bool) -> None: ...
     def cancel(self) -> None: ...
-    def abort(self, status: Status, message: str) -> None: ...
+    def abort(self, status: Status, message: str, fields: Fields = ()) -> None: ...

@@ -3,8 +3,9 @@
 In:  `feed(chunk)` as DATA arrives, or `filled(n)` after bytes went straight into `sink()`. Out:
      complete messages, in order.
 Rule: memory follows what was really received. A prefix that announces 2 GB allocates nothing; the
-      message's own buffer is allocated when 1/256 of it has arrived, and every byte that waits here
-      is counted in the server's ReceiveBudget.
+      message's own buffer is allocated when 1/256 of it has arrived, and every byte is charged to
+      the connection's account as it arrives. The memory of a large message stays charged until it
+      is gone; whoever gets a small one charges it again.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from naiad.transport.grpc.status import GrpcError, Status
-from naiad.transport.http2.limits import KIB
+from naiad.core.memory_budget import SMALL_BYTES, MemoryAccount
+from naiad.transport.grpc.status import GrpcError, Status, memory_full
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Message: TypeAlias = tuple[bool, Buffer]
@@ -26,33 +27,10 @@ Allocate: TypeAlias = Callable[[bytes, int], memoryview | None]
 ordinary memory."""
 
 PREFIX_BYTES = 5
-_SMALL_BYTES = 64 * KIB
 ALLOCATE_RATIO = 256
 """The buffer of a message is allocated when one byte in this many has arrived: with the first read
 of 64 KiB for messages up to 16 MiB. Pages are committed only as bytes arrive."""
 _FIRST_BYTES = 4096
-
-
-class ReceiveBudget:
-    """Counts the bytes of incomplete messages over all connections of an endpoint."""
-
-    __slots__ = ("limit_bytes", "refused_total", "used_bytes")
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-        self.refused_total = 0
-
-    def charge(self, num_bytes: int) -> None:
-        """Raises GrpcError when the limit is reached."""
-        if self.used_bytes + num_bytes > self.limit_bytes:
-            self.refused_total += 1
-            raise GrpcError(
-                Status.RESOURCE_EXHAUSTED,
-                f"the server holds {self.limit_bytes} bytes of incomplete requests, try again "
-                "later",
-            )
-        self.used_bytes += num_bytes
 
 
 def ordinary_memory(num_bytes: int) -> memoryview:
@@ -62,15 +40,15 @@ def ordinary_memory(num_bytes: int) -> memoryview:
 
 class MessageReader:
     __slots__ = (
-        "_allocate", "_budget", "_counted_bytes", "_filled", "_is_compressed", "_length",
+        "_account", "_allocate", "_counted_bytes", "_filled", "_is_compressed", "_length",
         "_max_bytes", "_start", "_target", "start_ns",
     )  # fmt: skip
 
     def __init__(
-        self, max_message_bytes: int, budget: ReceiveBudget, allocate: Allocate | None = None
+        self, max_message_bytes: int, account: MemoryAccount, allocate: Allocate | None = None
     ) -> None:
         self._max_bytes = max_message_bytes
-        self._budget = budget
+        self._account = account
         self._allocate = allocate
         self._counted_bytes = 0
         self._is_compressed = False
@@ -137,7 +115,7 @@ class MessageReader:
 
     def release(self) -> None:
         """Drops the message in progress."""
-        self._budget.used_bytes -= self._counted_bytes
+        self._account.release(self._counted_bytes)
         self._counted_bytes = 0
         self._target = None
         self._start = bytearray()
@@ -175,7 +153,7 @@ class MessageReader:
         self._count(num_bytes)
         if (
             self._target is None
-            and self._length > _SMALL_BYTES
+            and self._length > SMALL_BYTES
             and (have + num_bytes) * ALLOCATE_RATIO >= self._length
         ):
             self._allocate_target(chunk[offset:stop])
@@ -202,12 +180,19 @@ class MessageReader:
         self._start = bytearray()
 
     def _finish(self, messages: list[Message]) -> None:
-        message: Buffer = self._target if self._target is not None else bytes(self._start)
+        message: Buffer
+        if self._target is None:
+            message = bytes(self._start)
+        else:
+            message = self._target
+            self._account.hold(message, self._counted_bytes)
+            self._counted_bytes = 0
         messages.append((self._is_compressed, message))
         self.release()
         self._filled = 0
         self._length = -1
 
     def _count(self, num_bytes: int) -> None:
-        self._budget.charge(num_bytes)
+        if not self._account.charge(num_bytes):
+            raise memory_full()
         self._counted_bytes += num_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from naiad.transport.http2.limits import GIB, KIB, Http2Limits
+from naiad.transport.http2.limits import KIB, Http2Limits
 
 INT32_MAX = 2**31 - 1
 
@@ -34,9 +34,6 @@ class GrpcOptions(msgspec.Struct, frozen=True):
     prefix, its value)."""
 
     max_message_bytes: int = INT32_MAX
-    max_buffered_request_bytes: int = 8 * GIB
-    """Bytes of requests that are still being received, over all connections; more are refused with
-    RESOURCE_EXHAUSTED."""
     max_connections: int = 10_000
     # The deadlines; ConnectionDeadlines applies them.
     request_timeout_s: float = 60.0

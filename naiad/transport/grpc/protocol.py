@@ -58,12 +58,16 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self.options = endpoint.options
         self.gzip_level = endpoint.gzip_level
         self.loop: asyncio.AbstractEventLoop
+        self.account = endpoint.budget.open_account()
+        self._unsent_bytes = 0
+        """Bytes in the transport's buffer, as they were last counted."""
         self.connection = Http2Connection(
             is_server=True,
             make_head=endpoint.make_head,
             limits=endpoint.options.http2,
             counters=endpoint.counters,
             clock_ns=endpoint.clock_ns,
+            account=self.account,
         )
         self.sender = self.connection.sender
         self._incoming = self.connection.incoming
@@ -103,6 +107,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self.endpoint.forget(self)
         self.connection.is_closed = True
         self._cancel_calls()
+        self.count_memory()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         sink = self.connection.receive_buffer() if self._incoming.frame_left else None
@@ -160,9 +165,11 @@ class GrpcProtocol(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.sender.is_paused = True
+        self.count_memory()
 
     def resume_writing(self) -> None:
         self.sender.is_paused = False
+        self.count_memory()
         self.sender.unread_control_bytes = 0
         self.sender.pump()
         self.flush()
@@ -250,7 +257,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 call.on_message(data[PREFIX_BYTES:])
                 return
             call.reader = MessageReader(
-                self.options.max_message_bytes, self.endpoint.budget, call.method.allocate
+                self.options.max_message_bytes, self.account, call.method.allocate
             )
         self._feed(owner, event.stream, data, event.end_stream)
 
@@ -261,8 +268,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         try:
             messages = owner.reader.feed(data)
         except GrpcError as error:
-            owner.abort(error.status, error.message)
-            self.on_provoked_end(stream)
+            owner.abort(error.status, error.message, error.fields)
+            if not error.fields:  # a full server is not the client's fault
+                self.on_provoked_end(stream)
             return
         self._after_read(owner, stream)
         owner.receive(messages, end_stream)
@@ -283,7 +291,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         try:
             messages = owner.reader.filled(event.num_bytes)
         except GrpcError as error:
-            owner.abort(error.status, error.message)
+            owner.abort(error.status, error.message, error.fields)
             return
         self._after_read(owner, event.stream)
         owner.receive(messages, event.end_stream)
@@ -412,6 +420,14 @@ class GrpcProtocol(asyncio.BufferedProtocol):
     @property
     def peer(self) -> asyncio.BaseTransport:
         return self._transport
+
+    def count_memory(self) -> None:
+        """Counts what the transport has accepted and the client has not read, and gives back what
+        the account has reserved for nothing."""
+        unsent_bytes = 0 if self._is_lost else self._transport.get_write_buffer_size()
+        self.account.add(unsent_bytes - self._unsent_bytes)
+        self._unsent_bytes = unsent_bytes
+        self.account.settle()
 
     def write_buffer_bytes(self) -> int:
         return self._transport.get_write_buffer_size()

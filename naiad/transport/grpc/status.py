@@ -11,6 +11,7 @@ import enum
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+from naiad.core.memory_budget import FULL_MESSAGE, RETRY_AFTER_S
 from naiad.errors import Code, NaiadError
 from naiad.transport.http2.hpack import encode_headers
 
@@ -50,13 +51,24 @@ STATUS: dict[Code, Status] = {
 }
 
 
+Fields: TypeAlias = Sequence[tuple[bytes, bytes]]
+
+
 class GrpcError(Exception):
     """Ends the call in which it is raised."""
 
-    def __init__(self, status: Status, message: str) -> None:
+    def __init__(self, status: Status, message: str, fields: Fields = ()) -> None:
+        """`fields` are further trailers."""
         super().__init__(message)
         self.status = status
         self.message = message
+        self.fields = fields
+
+
+def memory_full() -> GrpcError:
+    """The error of a call for which the memory budget has no room."""
+    error = NaiadError(Code.RESOURCE_EXHAUSTED, FULL_MESSAGE, RETRY_AFTER_S)
+    return GrpcError(Status.RESOURCE_EXHAUSTED, FULL_MESSAGE, retry_fields(error))
 
 
 _STATUS_200: Final = (b":status", b"200")
@@ -84,9 +96,6 @@ def percent_encode(message: str) -> bytes:
     return b"".join(b"%c" % byte if byte in _PLAIN else b"%%%02X" % byte for byte in raw)
 
 
-Fields: TypeAlias = Sequence[tuple[bytes, bytes]]
-
-
 def trailers(status: int, message: str, fields: Fields = ()) -> bytes:
     """`fields` are further trailers."""
     if status == Status.OK and not fields:
@@ -102,7 +111,7 @@ def trailers_only(status: int, message: str, fields: Fields = ()) -> bytes:
 def retry_fields(error: NaiadError) -> Fields:
     """The trailers that tell a client when to try again: for gRPC's own retries, and as RetryInfo
     for programs that read the details of a status."""
-    if error.retry_after_s is None or error.code is not Code.RESOURCE_EXHAUSTED:
+    if error.retry_after_s is None:
         return ()
     return (
         (b"retry-after", b"%d" % error.retry_after_s),

@@ -99,4 +99,7 @@ class ChunkedBody:
 
     def content(self) -> Buffer:
         body = self._decoder.body
-        return memoryview(body) if len(body) > self._large_body_bytes else bytes(body)
+        if len(body) > self._large_body_bytes:
+            # The memory budget can watch the life of an array, not that of a bytearray.
+            return np.frombuffer(body, np.uint8).data
+        return bytes(body)

@@ -15,6 +15,7 @@ import traceback
 from typing import TYPE_CHECKING, cast
 
 from naiad import log
+from naiad.core.memory_budget import FULL_MESSAGE
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, oversize_body
 from naiad.transport.http1.body import ChunkedBody, FixedBody, SkippedBody
@@ -22,7 +23,7 @@ from naiad.transport.http1.chunked import BodyTooLargeError, ChunkError
 from naiad.transport.http1.exchange import CLIENT_GONE, Exchange
 from naiad.transport.http1.fast_path import FastPath
 from naiad.transport.http1.head import BROKEN, Head, HeadError
-from naiad.transport.http1.response_head import CONTINUE
+from naiad.transport.http1.response_head import CONTINUE, RETRY_SOON
 from naiad.transport.http1.response_queue import ResponseQueue
 
 if TYPE_CHECKING:
@@ -31,13 +32,14 @@ if TYPE_CHECKING:
 
 _HEAD_END = b"\r\n\r\n"
 _MAX_LINGER_BYTES = 1 << 30
-_RETRY_SOON = b"Retry-After: 1\r\n"
 
 
 class Http1Connection(asyncio.BufferedProtocol):
     __slots__ = (
+        "_account",
         "_admission",
         "_body",
+        "_body_bytes",
         "_endpoint",
         "_fixed_body",
         "_has_continue_due",
@@ -50,6 +52,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         "_last_unsent_bytes",
         "_limits",
         "_pending",
+        "_pending_bytes",
         "_received_bytes",
         "_responses",
         "_scratch",
@@ -66,6 +69,11 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._limits = endpoint.limits
         self._heads = endpoint.heads
         self._scratch = endpoint.scratch
+        self._account = endpoint.budget.open_account()
+        self._body_bytes = 0
+        """Bytes of `_body` that are charged to the account."""
+        self._pending_bytes = 0
+        """Bytes of `_pending`, as they were last counted."""
         self._pending = b""
         """Received and not parsed yet: the beginning of a request, or requests that wait until
         earlier ones have ended."""
@@ -101,20 +109,23 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._transport,
             self._endpoint.flush_scheduler,
             self._limits.max_stream_buffer_bytes,
+            self._account,
         )
         reason = self._endpoint.admit(self)
         if reason is not None:
             if self._endpoint.is_flooded:
                 self.abort()
             else:
-                self._refuse(503, reason, _RETRY_SOON)
+                self._refuse(503, reason, RETRY_SOON)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._body = self._fixed_body = None
+        self._drop_body()
         self._end_admission()
         self._is_draining = True
         self._endpoint.forget(self)
         self._responses.close()
+        self._pending = b""
+        self.count_memory()
 
     def eof_received(self) -> bool:
         """A client that closes its side gets no more responses: Triton's clients never half-close,
@@ -131,7 +142,10 @@ class Http1Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._fixed_body is not None:
             self._received_bytes += nbytes
-            if self._fixed_body.advance(nbytes):
+            is_complete = self._fixed_body.advance(nbytes)
+            if not self._count_body(self._fixed_body):
+                self._refuse(503, FULL_MESSAGE, RETRY_SOON)
+            elif is_complete:
                 self._end_body(self._fixed_body)
             return
         if self._is_draining:
@@ -250,10 +264,13 @@ class Http1Connection(asyncio.BufferedProtocol):
         if head.is_chunked:
             body = ChunkedBody(head, max_bytes, limits.max_chunks, limits.large_body_bytes)
         else:
+            if not self._account.fits(head.content_length):
+                self._refuse(503, FULL_MESSAGE, RETRY_SOON)
+                return len(data)
             try:
                 body = FixedBody(head, limits.large_body_bytes)
             except MemoryError:
-                self._refuse(503, "not enough memory for the request", _RETRY_SOON)
+                self._refuse(503, "not enough memory for the request", RETRY_SOON)
                 return len(data)
         self._body = body
         self._has_continue_due = head.expects_continue and start == len(data)
@@ -302,6 +319,9 @@ class Http1Connection(asyncio.BufferedProtocol):
             if body.is_complete:
                 self._body = None
                 self._received_bytes = 0
+        elif not self._count_body(body):
+            self._refuse(503, FULL_MESSAGE, RETRY_SOON)
+            return len(data)
         elif body.is_complete:
             self._responses.is_corked = start < len(data)
             self._end_body(body)
@@ -310,12 +330,31 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._fixed_body = body if isinstance(body, FixedBody) else None
         return start
 
-    def _end_body(self, body: FixedBody | ChunkedBody) -> None:
+    def _count_body(self, body: FixedBody | ChunkedBody) -> bool:
+        """Charges the bytes that have arrived. Returns False when they are refused."""
+        num_bytes = body.num_bytes - self._body_bytes
+        if not self._account.charge(num_bytes):
+            return False
+        self._body_bytes += num_bytes
+        return True
+
+    def _drop_body(self) -> None:
         self._body = self._fixed_body = None
+        self._account.release(self._body_bytes)
+        self._body_bytes = 0
+
+    def _end_body(self, body: FixedBody | ChunkedBody) -> None:
+        content = body.content()
+        if isinstance(content, memoryview):
+            self._account.hold(content, self._body_bytes)
+            self._body_bytes = 0
+        self._drop_body()
         self._has_continue_due = False
-        self._dispatch(body.head, body.content(), body.start_ns)
+        self._dispatch(body.head, content, body.start_ns)
 
     def _dispatch(self, head: Head, body: Buffer, receive_start_ns: int = 0) -> None:
+        """A small body is counted until its exchange ends, a large one until its memory is
+        gone."""
         self._received_bytes = 0
         self._has_dispatched = True
         self._endpoint.num_requests += 1
@@ -327,6 +366,11 @@ class Http1Connection(asyncio.BufferedProtocol):
         if not head.keep_alive:
             # The response ends the connection: everything after this request is ignored.
             self._is_draining = True
+        if body.__class__ is bytes:
+            if not self._account.charge(len(body)):
+                exchange.respond_error(503, FULL_MESSAGE, RETRY_SOON)
+                return
+            exchange.held_bytes = len(body)
         try:
             head.route.handle(exchange)
         except Exception:
@@ -438,7 +482,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._admission = None
 
     def _abandon_request(self) -> None:
-        self._body = self._fixed_body = None
+        self._drop_body()
         self._end_admission()
         self._has_continue_due = False
         self._pending = b""
@@ -464,7 +508,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def refuse_partial_request(self) -> None:
         """The server stops, and the rest of a request has not arrived."""
         if not (self._is_draining or self._has_only_empty_lines):
-            self._refuse(503, "the server is shutting down", _RETRY_SOON)
+            self._refuse(503, "the server is shutting down", RETRY_SOON)
 
     def abort_if_done(self) -> None:
         """The server stops: a client that has its last response has had time to close."""
@@ -482,7 +526,15 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._responses.disconnect()
         self._transport.abort()
 
-    # Deadlines; checked once per sweep of the endpoint.
+    # Called once per sweep of the endpoint.
+
+    def count_memory(self) -> None:
+        """Counts what is neither part of an exchange nor of a body, and gives back what the account
+        has reserved for nothing."""
+        self._responses.count_unsent()
+        self._account.add(len(self._pending) - self._pending_bytes)
+        self._pending_bytes = len(self._pending)
+        self._account.settle()
 
     def check_deadlines(self, now_s: float) -> None:
         limits = self._limits

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from naiad.core.memory_budget import MemoryBudget
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.flush import FlushScheduler
 from naiad.transport.http1.head import Head, parse_head
@@ -33,9 +34,15 @@ STOP_CLOSE_S = 1.0
 
 class Http1Endpoint:
     def __init__(
-        self, router: Router, limits: Http1Limits, clock_s: Callable[[], float] = time.monotonic
+        self,
+        router: Router,
+        limits: Http1Limits,
+        clock_s: Callable[[], float] = time.monotonic,
+        budget: MemoryBudget | None = None,
     ) -> None:
+        """`budget` limits what all connections hold; None sets no limit."""
         self.limits = limits
+        self.budget = budget or MemoryBudget()
         self.flush_scheduler: FlushScheduler
         self.connections: set[Http1Connection] = set()
         self.heads: dict[bytes, Head] = {}
@@ -114,6 +121,7 @@ class Http1Endpoint:
 
     def _check(self, connection: Http1Connection) -> None:
         self.now_s = self._clock_s()
+        connection.count_memory()
         connection.check_deadlines(self.now_s)
 
     # The end.

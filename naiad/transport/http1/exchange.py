@@ -13,11 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from naiad.core.memory_budget import FULL_MESSAGE, RETRY_AFTER_S, MemoryAccount
 from naiad.core.tensor import Buffer
+from naiad.errors import unavailable
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import (
     JSON_TYPE,
     LAST_CHUNK,
+    RETRY_SOON,
     STATUS_LINES,
     error_body,
     render_head,
@@ -48,6 +51,7 @@ class Exchange:
         "admission",
         "body",
         "head",
+        "held_bytes",
         "is_ended",
         "is_started",
         "receive_start_ns",
@@ -59,6 +63,8 @@ class Exchange:
     def __init__(self, responses: ResponseQueue | None, head: Head, body: Buffer) -> None:
         self.head = head
         self.body = body
+        self.held_bytes = 0
+        """Bytes charged to the connection's account until the exchange ends."""
         self.receive_start_ns = 0
         """When the first byte of the body arrived, on the monotonic clock; 0 when the request
         arrived in one piece."""
@@ -102,6 +108,9 @@ class Exchange:
         responses = self._responses
         if responses is None or self.is_started:
             return
+        if size >= _JOIN_BYTES and not responses.account.fits(size):
+            self.respond_error(503, FULL_MESSAGE, RETRY_SOON)
+            return
         self.is_started = self.is_ended = True
         if self.admission is not None:
             headers += self.admission.header_lines()
@@ -118,7 +127,7 @@ class Exchange:
         if size < _JOIN_BYTES:
             responses.send(self, b"".join((rendered, *parts)))
         else:
-            responses.send_parts(self, [rendered, *(part for part in parts if len(part))])
+            responses.send_parts(self, [rendered, *(part for part in parts if len(part))], size)
 
     def respond_rendered(self, parts: Sequence[Buffer]) -> bool:
         """`parts` are a whole response, head included. False: nothing has happened, because this
@@ -181,6 +190,21 @@ class Exchange:
         False when it does again."""
         self._on_flow = callback
 
+    @property
+    def account(self) -> MemoryAccount | None:
+        """The account of the connection; None after the client is gone."""
+        return None if self._responses is None else self._responses.account
+
+    def hold(self, num_bytes: int) -> None:
+        """Counts memory of this size until the exchange ends. Raises NaiadError when the server
+        holds too much already."""
+        responses = self._responses
+        if responses is None:
+            return
+        if not responses.account.charge(num_bytes):
+            raise unavailable(FULL_MESSAGE, RETRY_AFTER_S)
+        self.held_bytes += num_bytes
+
     def set_fast_path(self, fast_path: FastPath) -> None:
         """The next request of the connection may repeat this one."""
         if self._responses is not None:
@@ -194,6 +218,9 @@ class Exchange:
 
     def detach(self) -> None:
         """The response has been written to the transport."""
+        if self._responses is not None:
+            self._responses.account.release(self.held_bytes)
+            self.held_bytes = 0
         self._responses = None
         self._on_disconnect = self._on_flow = None
 
@@ -202,7 +229,11 @@ class Exchange:
             self._on_flow(is_paused)
 
     def disconnect(self) -> None:
+        if self._responses is not None:
+            self._responses.account.release(self.held_bytes)
+            self.held_bytes = 0
         self._responses = None
+        self.body = b""
         self.waiting = None
         self._on_flow = None
         callback, self._on_disconnect = self._on_disconnect, None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import http
 import json
 
+from naiad.core.memory_budget import RETRY_AFTER_S
 from naiad.transport.http1.head import Head
 
 STATUS_LINES: dict[int, bytes] = {
@@ -20,6 +21,7 @@ STATUS_LINES: dict[int, bytes] = {
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 JSON_TYPE = b"Content-Type: application/json\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
+RETRY_SOON = b"Retry-After: %d\r\n" % RETRY_AFTER_S
 
 _CLOSE = b"Connection: close\r\n"
 _KEEP_ALIVE = b"Connection: keep-alive\r\n"

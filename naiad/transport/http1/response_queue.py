@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from naiad.core.memory_budget import MemoryAccount
 from naiad.core.tensor import Buffer
 from naiad.transport.http1.flush import FlushScheduler
 
@@ -45,6 +46,8 @@ class ResponseQueue:
         "_owner",
         "_scheduler",
         "_transport",
+        "_unsent_bytes",
+        "account",
         "exchanges",
         "fast_path",
         "is_corked",
@@ -58,7 +61,11 @@ class ResponseQueue:
         transport: asyncio.Transport,
         scheduler: FlushScheduler,
         max_stream_buffer_bytes: int,
+        account: MemoryAccount,
     ) -> None:
+        self.account = account
+        self._unsent_bytes = 0
+        """Bytes in the transport's buffer, as they were last counted."""
         self._owner = owner
         self._transport: asyncio.Transport | None = transport
         self._scheduler = scheduler
@@ -121,14 +128,26 @@ class ResponseQueue:
         exchange.detach()
         self._owner.on_idle()
 
-    def send_parts(self, exchange: Exchange, parts: list[Buffer]) -> None:
-        """`parts` are a whole response; they are not copied together."""
+    def send_parts(self, exchange: Exchange, parts: list[Buffer], size: int) -> None:
+        """`parts` are a whole response; they are not copied together. The caller has checked that
+        the account has room for their `size`."""
         if self.exchanges[0] is not exchange:
+            self.account.add(size)
+            exchange.held_bytes += size
             self._wait(exchange, parts, 0)
             return
         self._out.extend(parts)
         self.flush()
+        self.count_unsent()
         self._end(exchange)
+
+    def count_unsent(self) -> None:
+        """Counts what the transport has accepted and the client has not read."""
+        transport = self._transport
+        unsent_bytes = 0 if transport is None else transport.get_write_buffer_size()
+        if unsent_bytes != self._unsent_bytes:
+            self.account.add(unsent_bytes - self._unsent_bytes)
+            self._unsent_bytes = unsent_bytes
 
     def flush(self) -> None:
         self._flush_is_due = False
@@ -145,6 +164,7 @@ class ResponseQueue:
     def set_paused(self, *, is_paused: bool) -> None:
         """The transport's write buffer has become full, or has room again."""
         self.is_paused = is_paused
+        self.count_unsent()
         if self.exchanges:
             self.exchanges[0].set_flow(is_paused=is_paused)
 
@@ -159,6 +179,7 @@ class ResponseQueue:
         self._out.clear()
         self.fast_path = None
         self.disconnect()
+        self.count_unsent()
 
     def _wait(self, exchange: Exchange, parts: list[Buffer], stream_bytes: int) -> None:
         if exchange.waiting is None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from naiad.core.memory_budget import MemoryAccount
 from naiad.transport.http2.control import ControlFrames, FrameHandler
 from naiad.transport.http2.event import (
     ConnectionFailed,
@@ -87,12 +88,13 @@ class Http2Connection:
         limits: Http2Limits | None = None,
         counters: Http2Counters | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        account: MemoryAccount | None = None,
     ) -> None:
         self.is_server = is_server
         self.limits = limits = limits or Http2Limits()
         self.counters = counters or Http2Counters()
         self.streams: dict[int, Stream] = {}
-        self.sender = Http2Sender(self.streams, limits)
+        self.sender = Http2Sender(self.streams, limits, account)
         self.is_closed = False
         self.last_peer_stream_id = 0
         self.goaway_last_stream_id = MAX_STREAM_ID

@@ -28,6 +28,9 @@ _STATIC_ENTRIES: Final = len(STATIC_TABLE)
 _ENTRY_OVERHEAD: Final = 32
 DEFAULT_TABLE_BYTES: Final = 4096
 _MAX_CACHED_BLOCKS: Final = 256
+MAX_CACHED_BYTES: Final = 64 * 1024
+"""Header blocks and decoded headers that one connection keeps. A client repeats few blocks."""
+_MAX_CACHED_HEAD_BYTES: Final = 8 * 1024
 _MAX_INTEGER_BYTES: Final = 5
 
 
@@ -186,12 +189,13 @@ class HeaderBlocks:
                change it.
     """
 
-    __slots__ = ("_cache", "_make_head", "decoder")
+    __slots__ = ("_cache", "_cached_bytes", "_make_head", "decoder")
 
     def __init__(self, decoder: HpackDecoder, make_head: Callable[[HeaderList], Any]) -> None:
         self.decoder = decoder
         self._make_head = make_head
         self._cache: dict[bytes, Any] = {}
+        self._cached_bytes = 0
 
     def head(self, block: bytes) -> Any:
         head = self._cache.get(block)
@@ -207,13 +211,30 @@ class HeaderBlocks:
         before = decoder.changes
         headers = decoder.decode(block)
         if decoder.changes != before:
-            self._cache.clear()
+            self._clear()
             return self._make_head(headers)
         head = self._make_head(headers)
-        if len(self._cache) >= _MAX_CACHED_BLOCKS:
-            self._cache.clear()
-        self._cache[block] = head
+        # A short block may refer to long entries of the table, and a head has copies of them.
+        num_bytes = len(block) + sum(
+            len(name) + len(value) + _ENTRY_OVERHEAD for name, value in headers
+        )
+        if num_bytes <= _MAX_CACHED_HEAD_BYTES:
+            if (
+                len(self._cache) >= _MAX_CACHED_BLOCKS
+                or self._cached_bytes + num_bytes > MAX_CACHED_BYTES
+            ):
+                self._clear()
+            self._cache[block] = head
+            self._cached_bytes += num_bytes
         return head
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._cached_bytes
+
+    def _clear(self) -> None:
+        self._cache.clear()
+        self._cached_bytes = 0
 
 
 def _encode_integer(value: int, mask: int, pattern: int) -> bytes:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
+from naiad.core.memory_budget import MemoryAccount
 from naiad.transport.http2.frame import (
     DATA,
     DEFAULT_WINDOW,
@@ -61,8 +62,13 @@ class SlowReaderError(Exception):
     data was accepted."""
 
 
+class NoMemoryError(Exception):
+    """The memory budget has no room for data that must wait; none of it was accepted."""
+
+
 class Http2Sender:
     __slots__ = (
+        "_account",
         "_limits",
         "activity",
         "initial_window",
@@ -80,8 +86,15 @@ class Http2Sender:
         "window",
     )
 
-    def __init__(self, streams: dict[int, Stream], limits: Http2Limits) -> None:
+    def __init__(
+        self,
+        streams: dict[int, Stream],
+        limits: Http2Limits,
+        account: MemoryAccount | None = None,
+    ) -> None:
+        """Data that waits is charged to `account`, if there is one."""
         self.streams = streams
+        self._account = account
         self._limits = limits
         self.out: list[Buffer] = []
         self.out_bytes = 0
@@ -153,6 +166,7 @@ class Http2Sender:
             if end_stream:
                 self._sent_end(stream)
             return
+        self._admit(stream, num_bytes)
         self._queue(stream, pieces, num_bytes)
         stream.pending_end = end_stream
         self.pump()
@@ -170,8 +184,10 @@ class Http2Sender:
         """Sends a whole response. Equal to headers, data and trailers one after the other, but made
         for speed."""
         if not self._fits(stream, num_bytes):
+            self._admit(stream, num_bytes)
             self.headers(stream, head)
-            self.data(stream, pieces, num_bytes)
+            self._queue(stream, pieces, num_bytes)
+            self.pump()
             self.trailers(stream, trailers)
             return
         stream_id = stream.id
@@ -219,6 +235,7 @@ class Http2Sender:
         stream.state = CLOSED
         self.streams.pop(stream.id, None)
         self.ready.pop(stream, None)
+        self._release(stream.pending_bytes)
         self.pending_bytes -= stream.pending_bytes
         stream.pending_bytes = 0
         stream.pending = stream.pending_trailers = stream.sink = stream.on_drained = None
@@ -240,7 +257,8 @@ class Http2Sender:
 
     # Data that waits.
 
-    def _queue(self, stream: Stream, pieces: Sequence[Buffer], num_bytes: int) -> None:
+    def _admit(self, stream: Stream, num_bytes: int) -> None:
+        """Charges data that must wait. Raises SlowReaderError or NoMemoryError."""
         if stream.pending_bytes:
             limits = self._limits
             if (
@@ -250,6 +268,19 @@ class Http2Sender:
                 raise SlowReaderError
         elif self.pending_bytes > self._limits.max_connection_buffer_bytes:
             raise SlowReaderError
+        account = self._account
+        if account is None:
+            return
+        if num_bytes <= min(stream.send_window, self.window) and not self.is_paused:
+            account.add(num_bytes)  # it leaves at once, only in several frames
+        elif not account.charge(num_bytes):
+            raise NoMemoryError
+
+    def _release(self, num_bytes: int) -> None:
+        if self._account is not None:
+            self._account.release(num_bytes)
+
+    def _queue(self, stream: Stream, pieces: Sequence[Buffer], num_bytes: int) -> None:
         if stream.pending is None:
             stream.pending = deque()
         stream.pending.extend(piece for piece in pieces if len(piece))
@@ -293,6 +324,7 @@ class Http2Sender:
         stream.send_window -= num_bytes
         stream.pending_bytes -= num_bytes
         self.pending_bytes -= num_bytes
+        self._release(num_bytes)
         if end_stream:
             self._sent_end(stream)
         elif is_last and stream.pending_trailers is not None:

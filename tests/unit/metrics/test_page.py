@@ -76,9 +76,12 @@ TRITON_FAMILIES = """\
 OWN_FAMILIES = [
     ("naiad_worker_restarts_total", "counter"),
     ("naiad_log_messages_dropped_total", "counter"),
+    ("naiad_request_memory_refused_total", "counter"),
     ("naiad_workers_ready", "gauge"),
     ("naiad_connections", "gauge"),
     ("naiad_info", "gauge"),
+    ("naiad_request_memory_limit_bytes", "gauge"),
+    ("naiad_request_memory_used_bytes", "gauge"),
     ("naiad_request_duration_seconds", "histogram"),
     ("naiad_queue_duration_seconds", "histogram"),
     ("naiad_compute_input_duration_seconds", "histogram"),

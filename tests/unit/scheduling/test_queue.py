@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 import pytest
 
 from naiad.core.job import Job
+from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError
-from naiad.scheduling.queue import JobQueue, QueuePolicy
+from naiad.scheduling.queue import MAX_LEFTOVERS, JobQueue, QueuePolicy
 from tests.fakes import FakeClock, fake_job
 
 
@@ -34,3 +41,105 @@ def test_a_timeout_ends_when_the_job_leaves_the_queue(is_delay: bool, is_same: b
     assert len(first) == (1 if is_same else 0)
     clock.advance(1_000_000)
     assert removed == ([] if is_same and is_delay else [job])
+
+
+def queue_of(
+    clock: FakeClock,
+    policy: QueuePolicy = QueuePolicy(),  # noqa: B008 - frozen
+    max_queue_size: int = 0,
+) -> JobQueue:
+    def refuse(job: Job, error: NaiadError) -> None:
+        job.stream.fail(error)
+
+    return JobQueue(clock, refuse, policy, max_queue_size=max_queue_size)
+
+
+def watched_job(clock: FakeClock) -> tuple[Job, weakref.ref[Any]]:
+    """A job, and a reference that shows whether its tensor is still in memory."""
+    array = np.zeros(1000, np.uint8)
+    job = fake_job(queue_start_ns=clock.now_ns())
+    job.request.inputs = [Tensor("IN", "UINT8", [1000], array.data)]
+    return job, weakref.ref(array)
+
+
+@pytest.fixture
+def no_gc() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_gc")
+class TestMemory:
+    """By reference counts alone: tensors must not wait for the garbage collector."""
+
+    def test_a_cancelled_job_is_forgotten_at_once(self) -> None:
+        clock = FakeClock()
+        queue = queue_of(clock)
+        first = fake_job(queue_start_ns=clock.now_ns())
+        queue.push(first)
+        job, tensor = watched_job(clock)
+        queue.push(job)
+        stream = job.stream
+        stream.deliver_to(lambda response, is_final: None)
+        del job
+        stream.cancel()
+        assert tensor() is None  # although the stream lives, and the job was not the first
+        assert len(queue) == 1
+
+    def test_a_job_that_times_out_is_forgotten_at_once(self) -> None:
+        clock = FakeClock()
+        queue = queue_of(clock, QueuePolicy(default_timeout_us=100))
+        job, tensor = watched_job(clock)
+        queue.push(job)
+        stream = job.stream
+        del job
+        clock.advance(200_000)
+        assert tensor() is None
+        assert stream.is_closed
+
+    def test_a_job_that_was_executed_does_not_wait_for_its_timeout(self) -> None:
+        clock = FakeClock()
+        queue = queue_of(clock, QueuePolicy(default_timeout_us=60_000_000))
+        job, tensor = watched_job(clock)
+        queue.push(job)
+        (popped,) = queue.pop(1)
+        popped.stream.close()
+        del job, popped
+        assert tensor() is None
+
+    def test_timeouts_of_executed_jobs_do_not_pile_up(self) -> None:
+        clock = FakeClock()
+        queue = queue_of(clock, QueuePolicy(default_timeout_us=60_000_000))
+        for _ in range(1000):
+            queue.push(fake_job(queue_start_ns=clock.now_ns()))
+            queue.pop(1)
+        assert len(queue._expiries) <= MAX_LEFTOVERS + 1
+
+
+class TestDefaultLimit:
+    def test_refuses_what_is_too_much(self) -> None:
+        queue = queue_of(FakeClock(), max_queue_size=2)
+        queue.push(fake_job())
+        queue.push(fake_job())
+        with pytest.raises(NaiadError, match="Exceeds maximum queue size") as caught:
+            queue.push(fake_job())
+        assert caught.value.retry_after_s == 1
+        assert len(queue) == 2
+
+    def test_a_config_overrides_it(self) -> None:
+        queue = queue_of(FakeClock(), QueuePolicy(max_queue_size=3), max_queue_size=2)
+        for _ in range(3):
+            queue.push(fake_job())
+        with pytest.raises(NaiadError):
+            queue.push(fake_job())
+
+    def test_accepts_what_belongs_to_requests_under_way(self) -> None:
+        queue = queue_of(FakeClock(), max_queue_size=1)
+        queue.push(fake_job())
+        queue.push(fake_job(), is_admitted=True)
+        call = fake_job()
+        call.caller = object()  # type: ignore[assignment]
+        queue.push(call)
+        assert len(queue) == 3

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from naiad.ipc.messages import Ping
+from naiad.core.tensor import Tensor
+from naiad.ipc.messages import Ping, Released
+from naiad.shm.arena import SLOT_IDLE_NS
 from naiad.worker.channel import WorkerChannel
 
 WAIT_S = 60.0
@@ -58,3 +60,20 @@ def test_without_a_loop_there_is_nothing_to_hold(pair: tuple[WorkerChannel, sock
     channel.hold(True)
     send_ping(server, 7)
     assert channel.next_work() == Ping(7)
+
+
+def test_idle_output_slots_are_given_back(pair: tuple[WorkerChannel, socket.socket]) -> None:
+    """The server has released the slots, and nothing needs them any more."""
+    channel, _ = pair
+    now_ns = [0]
+    arena = channel.link.arena
+    arena._now_ns = lambda: now_ns[0]
+    tensors = [Tensor("OUT", "UINT8", [100_000], bytes(100_000)) for _ in range(3)]
+    channel.link.place(tensors)
+    channel.link._on_released(Released([ref.data.slot for ref in tensors]))  # type: ignore[union-attr]
+    channel.trim()
+    assert arena.committed_bytes > 0
+    now_ns[0] = SLOT_IDLE_NS + 1
+    channel.trim()
+    assert arena.committed_bytes == 0
+    assert len(channel.link._dropped) == 3

@@ -751,3 +751,18 @@ def test_waiting_requests_are_counted_as_pending() -> None:
     bench.clock.turn()
     assert bench.statistics.pending_request_count == 1
     assert bench.scheduler.inflight() == 2
+
+
+def test_requests_beyond_the_limit_of_the_server_are_refused() -> None:
+    bench = direct(1)
+    bench.scheduler._max_queue_size = 2
+    bench.send("a", 1, start=True)
+    bench.send("b", 2, start=True)
+    for sequence in (2, 3):
+        with pytest.raises(NaiadError, match="Exceeds maximum queue size") as caught:
+            bench.send("c", sequence, start=sequence == 3)
+        assert caught.value.retry_after_s == 1
+    assert not bench.scheduler.has_sequence(3)
+    bench.clock.turn()
+    bench.send("b2", 2)
+    assert bench.statistics.pending_request_count == 2

@@ -3,11 +3,13 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from naiad.transport.grpc.message import MessageReader, ReceiveBudget
+from naiad.core.memory_budget import SMALL_BYTES, MemoryBudget
+from naiad.transport.grpc.message import MessageReader
 from naiad.transport.grpc.status import GrpcError, Status
 
 MAX = 2**31 - 1
@@ -18,9 +20,9 @@ def framed(message: bytes, flag: int = 0) -> bytes:
 
 
 def reader(
-    budget: ReceiveBudget | None = None, max_bytes: int = MAX, **options: Any
+    budget: MemoryBudget | None = None, max_bytes: int = MAX, **options: Any
 ) -> MessageReader:
-    return MessageReader(max_bytes, budget or ReceiveBudget(1 << 40), **options)
+    return MessageReader(max_bytes, (budget or MemoryBudget()).open_account(), **options)
 
 
 contents = st.one_of(st.binary(max_size=50), st.integers(0, 200_000).map(bytes))
@@ -29,7 +31,7 @@ contents = st.one_of(st.binary(max_size=50), st.integers(0, 200_000).map(bytes))
 @given(st.lists(st.tuples(st.booleans(), contents), max_size=6), st.integers(300, 90_000))
 def test_any_split_gives_the_same_messages(messages: list[tuple[bool, bytes]], size: int) -> None:
     data = b"".join(framed(message, flag) for flag, message in messages)
-    budget = ReceiveBudget(1 << 40)
+    budget = MemoryBudget()
     subject = reader(budget)
     found = [
         message
@@ -38,6 +40,10 @@ def test_any_split_gives_the_same_messages(messages: list[tuple[bool, bytes]], s
     ]
     assert [(flag, bytes(message)) for flag, message in found] == messages
     assert subject.is_empty
+    subject._account.settle()
+    large = sum(len(message) for _, message in found if len(message) > SMALL_BYTES)
+    assert budget.used_bytes == large
+    found.clear()
     assert budget.used_bytes == 0
 
 
@@ -83,7 +89,7 @@ def test_a_length_alone_allocates_nothing() -> None:
 
 def test_the_buffer_is_taken_when_a_256th_has_arrived() -> None:
     taken: list[tuple[bytes, int]] = []
-    memory = memoryview(bytearray(2_560_000))
+    memory = np.empty(2_560_000, np.uint8).data
 
     def allocate(first: bytes, num_bytes: int) -> memoryview:
         taken.append((first, num_bytes))
@@ -110,11 +116,12 @@ def test_compressed_messages_are_not_put_into_the_models_memory() -> None:
 
 def test_a_large_message_in_tiny_pieces_costs_what_it_weighs() -> None:
     """A list of one-byte chunks would take forty times the memory."""
-    budget = ReceiveBudget(1 << 40)
+    budget = MemoryBudget()
     subject = reader(budget)
     data = framed(b"y" * 60_000)
     for at in range(len(data) - 1):
         assert subject.feed(data[at : at + 1]) == []
+    subject._account.settle()
     assert budget.used_bytes == 59_999
     assert len(subject._start) == 59_999
     assert subject.feed(data[-1:]) == [(False, b"y" * 60_000)]
@@ -135,17 +142,19 @@ def test_bad_flag() -> None:
 
 class TestBudget:
     def test_is_shared_and_refuses(self) -> None:
-        budget = ReceiveBudget(1000)
+        budget = MemoryBudget(2000)
         first, second = reader(budget), reader(budget)
         first.feed(framed(b"x" * 900)[:-1])
         with pytest.raises(GrpcError) as caught:
             second.feed(framed(b"x" * 900)[:-1])
         assert caught.value.status is Status.RESOURCE_EXHAUSTED
-        assert budget.refused_total == 1
+        assert (b"retry-after", b"1") in caught.value.fields
+        assert budget.num_refused == 1
         second.release()
         first.release()
+        del first, second
         assert budget.used_bytes == 0
 
     def test_whole_messages_cost_nothing(self) -> None:
-        budget = ReceiveBudget(10)
+        budget = MemoryBudget(10)
         assert len(reader(budget).feed(framed(b"x" * 900))) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pytest
 
 from naiad.transport.http1.exchange import Exchange
@@ -120,7 +121,7 @@ async def test_a_stream_that_waits_for_its_turn() -> None:
 
 async def test_a_large_body_is_received_where_the_route_wants_it() -> None:
     rig = Rig()
-    memory = memoryview(bytearray(100_000))
+    memory = np.empty(100_000, np.uint8).data
     rig.route.body_buffer = lambda size: memory[:size]
     body = bytes(range(256)) * 300
     rig.feed(request(body=body) + request(body=b"next"))

@@ -158,3 +158,20 @@ class TestHeaderBlocks:
             blocks.head(encode_headers([(b"n", b"%d" % i)]))
         assert len(blocks._cache) <= 256
         assert len(built) == 1000
+
+
+def test_what_is_kept_of_a_connection_is_bounded() -> None:
+    """A block of a few bytes may refer to long entries of the table."""
+    blocks = HeaderBlocks(HpackDecoder(32 * 1024), list)
+    encoder = hpack.Encoder()
+    value = b"v" * 3000
+    blocks.head(encoder.encode([(b"x-long", value)]))
+    short = encoder.encode([(b"x-long", value)])
+    assert len(short) < 10
+    for number in range(1000):
+        blocks.head(short + encode_headers([(b"n", b"%d" % number)]))
+        assert blocks.cached_bytes <= 64 * 1024
+    assert blocks.known(short + encode_headers([(b"n", b"999")])) is not None
+    large = encode_headers([(b"x", b"y" * 20_000)])
+    assert len(blocks.head(large)) == 1
+    assert blocks.known(large) is None
