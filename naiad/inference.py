@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from naiad.core.ask_all import ask_all
+from naiad.core.health import ServerHealth
 from naiad.core.job import Job
 from naiad.core.memory_budget import FULL_MESSAGE, SMALL_BYTES, MemoryBudget
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
@@ -95,6 +96,13 @@ class InferenceCore:
             ask_all([model.ask_ready for model in self.repository.models()], answer)
         else:
             answer(True)
+
+    def health(self) -> ServerHealth:
+        """What is behind `is_ready`: every loaded version, and what each instance does."""
+        now_ns = time.monotonic_ns()
+        models = sorted(self.repository.models(), key=lambda model: (model.name, model.version))
+        details = [model.health(now_ns) for model in models]
+        return ServerHealth(self.is_live(), self.is_ready(), details)
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         """Returns False for an unknown model: Triton's ready probes never fail for one.

@@ -70,6 +70,7 @@ def run(settings: Settings) -> int:
     _raise_file_limit()
     limit_kept_memory()
     try:
+        wiring.hide_secrets(settings)
         return uvloop.run(Server(settings).run())
     except NaiadError as error:
         log.flush()
@@ -133,7 +134,7 @@ class Server:
             loop.add_signal_handler(number, self._on_signal, number)
         loop.add_signal_handler(signal.SIGHUP, self.reread.run)
         self.reread.subscribe("the log file", log.reopen)
-        self._templates = Templates(loop)
+        self._templates = Templates(loop, wiring.worker_setup(settings, os.environ))
         try:
             custom = CustomMetrics()
             self._core = wiring.build_core(settings, loop, self._templates, custom)

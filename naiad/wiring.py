@@ -9,7 +9,7 @@ import asyncio
 import os
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,15 +21,18 @@ from naiad.core.job import Job
 from naiad.core.machine_memory import machine_memory_bytes
 from naiad.core.memory_budget import MemoryBudget
 from naiad.core.model_spec import ServerMetadata
+from naiad.core.process_secrets import hide_arguments, hide_variables
 from naiad.core.response import ResponseStream
+from naiad.core.worker_environment import is_secret, worker_environment
 from naiad.errors import Code, internal, unsupported
 from naiad.frontends.http.options import HttpOptions, Restriction
 from naiad.inference import InferenceCore
 from naiad.instances.busy_poll import BusyPoll, has_spare_cpu
+from naiad.instances.confinement import confinement
 from naiad.instances.devices import gpu_ids
 from naiad.instances.lease import LeaseNumbers
 from naiad.instances.restart import RestartPolicy
-from naiad.instances.template_process import Templates
+from naiad.instances.template_process import Templates, WorkerSetup
 from naiad.ipc.work import ControlOperation
 from naiad.keys.account import Accounts
 from naiad.keys.audit import AuditLog
@@ -55,7 +58,7 @@ from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
 from naiad.repository.repository import Repository, RepositoryOptions
 from naiad.repository.store import LocalStore, Store
-from naiad.scheduling.cache.build_cache import build_cache
+from naiad.scheduling.cache.build_cache import REDIS_PASSWORD, REDIS_USER, build_cache
 from naiad.scheduling.cache.cache import ResponseCache
 from naiad.scheduling.cache.local_cache import LocalCache
 from naiad.scheduling.ensemble.relay import Find
@@ -66,7 +69,8 @@ from naiad.settings.exposure import has_keys, is_loopback, open_addresses
 from naiad.shm.cuda_proxy import CudaProxy
 from naiad.shm.cuda_region import open_cuda_region
 from naiad.shm.region_table import RegionTable
-from naiad.stores.location import is_remote
+from naiad.stores.credentials import CREDENTIAL_FILE, SECRET_VARIABLES
+from naiad.stores.location import is_remote, parse_location
 from naiad.stores.open_store import open_store
 from naiad.trace.trace_options import OPENTELEMETRY, read_trace_options
 from naiad.trace.tracing import Tracing
@@ -197,15 +201,50 @@ def load_options(settings: Settings) -> LoadOptions:
         backend_directory=directory if directory.is_dir() else None,
         execution_timeout_s=settings.default_execution_timeout_secs,
         max_queue_size=settings.max_queue_size,
+        load_timeout_s=settings.model_load_timeout_secs,
         restarts=RestartPolicy(
-            max_restarts=settings.worker_max_restarts, window_s=settings.worker_restart_window_secs
+            max_restarts=settings.worker_max_restarts,
+            window_s=settings.worker_restart_window_secs,
+            wait_s=settings.worker_restart_wait_secs,
         ),
         latency=latency_metrics(settings.metrics_config),
         host_policies=HostPolicies(settings.host_policy),
         gpu_limits=GpuLimits(settings.model_load_gpu_limit),
         environments=python_environments(settings),
         start_delay=read_start_delay(os.environ),
+        max_instances=settings.max_model_instances,
     )
+
+
+def secret_variables(settings: Settings) -> frozenset[str]:
+    """The names of environment variables from which the server itself gets credentials. Variables
+    that begin with NAIAD_ are secret without being listed."""
+    schemes = {parse_location(url).scheme for url in settings.model_repository if is_remote(url)}
+    names = {name for scheme in schemes for name in SECRET_VARIABLES[scheme]}
+    return frozenset({CREDENTIAL_FILE, REDIS_USER, REDIS_PASSWORD, *names})
+
+
+def hide_secrets(settings: Settings) -> None:
+    """Hides the server's secrets from what other processes can read about it in /proc."""
+    secrets = secret_variables(settings)
+    hide_variables([name for name in os.environ if is_secret(name, secrets)])
+    restrictions = (*settings.http_restricted_api, *settings.grpc_restricted_protocol)
+    hide_arguments(restriction.value for restriction in restrictions)
+    hide_arguments(entry.value for entry in settings.cache_config if entry.setting == "password")
+
+
+def worker_setup(settings: Settings, environ: Mapping[str, str]) -> WorkerSetup:
+    """Raises NaiadError if the server cannot run workers as the user that the settings name."""
+    return WorkerSetup(
+        _model_variables(settings, environ),
+        confinement(
+            settings.worker_user, settings.worker_memory_limit, settings.worker_process_limit
+        ),
+    )
+
+
+def _model_variables(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    return worker_environment(environ, settings.worker_environment, secret_variables(settings))
 
 
 def python_environments(settings: Settings) -> PythonEnvironments:
@@ -216,6 +255,7 @@ def python_environments(settings: Settings) -> PythonEnvironments:
     install_requirements = options.get("install-requirements", "true").lower()
     return PythonEnvironments(
         Path(directory) if directory else default_cache(),
+        _model_variables(settings, os.environ),
         should_install=install_requirements not in ("false", "off", "no", "0"),
     )
 
@@ -469,11 +509,13 @@ def _reason(code: Code) -> str:
 
 
 def model_series(core: InferenceCore) -> Iterable[ModelSeries]:
+    now_ns = time.monotonic_ns()
     for model in core.repository.models():
         yield ModelSeries(
             model.statistics,
             dict(model.config.metric_tags),
             sum(instance.is_healthy for instance in model.instances),
+            model.oldest_execution_s(now_ns),
             model.config.response_cache.enable,
             namespace=model.namespace,
         )

@@ -131,7 +131,7 @@ class LocalServer:
         server = (
             [options.triton_server_path]
             if options.triton_server_path
-            else [sys.executable, "-c", "from naiad.cli.main import main; main()", "serve"]
+            else [sys.executable, "-P", "-c", "from naiad.cli.main import main; main()", "serve"]
         )
         flags = {
             "model-repository": options.model_repository,

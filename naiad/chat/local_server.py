@@ -33,7 +33,7 @@ def serve_checkpoint(checkpoint: str) -> Iterator[str]:
     server's log if it does not start."""
     ports = free_ports(3)
     command = [
-        *(sys.executable, "-c", "from naiad.cli.main import main; main()", "serve"),
+        *(sys.executable, "-P", "-c", "from naiad.cli.main import main; main()", "serve"),
         *("--model", checkpoint, "--http-port", str(ports[0])),
         *("--grpc-port", str(ports[1]), "--metrics-port", str(ports[2])),
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from naiad.core.health import ServerHealth
 from naiad.core.memory_budget import MemoryBudget
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
 from naiad.core.statistics import ModelStatistics
@@ -33,6 +34,8 @@ class Health(Protocol):
     def is_live(self) -> bool: ...
 
     def is_ready(self) -> bool: ...
+
+    def health(self) -> ServerHealth: ...
 
     def is_model_ready(self, name: str, version: str = "") -> bool: ...
 

@@ -14,7 +14,7 @@ from naiad.instances.in_flight import OnExecuted
 
 class StateObserver(Protocol):
     def on_state_change(self, instance: Executor) -> None:
-        """`is_serving`, `is_broken` or the health of the instance may have changed."""
+        """`is_serving`, `outage` or the health of the instance may have changed."""
         ...
 
 
@@ -60,8 +60,9 @@ class Executor(Protocol):
     def is_serving(self) -> bool: ...
 
     @property
-    def is_broken(self) -> bool:
-        """The worker died so often that it is restarted only now and then."""
+    def outage(self) -> str:
+        """Why requests must not wait for the instance, as text: its worker crashes in a loop, or
+        its restart takes too long. Empty while it serves or is about to serve again."""
         ...
 
     @property

@@ -35,6 +35,11 @@ class Heartbeat:
         """A worker serves and responds."""
         return self._channel is not None and self._is_responsive
 
+    @property
+    def complaint(self) -> str:
+        """Why the worker that serves is not healthy; empty if it is."""
+        return "" if self._is_responsive else "unresponsive"
+
     def begin(self, channel: Channel[ToServer]) -> None:
         """A new worker serves."""
         self._channel = channel

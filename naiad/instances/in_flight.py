@@ -63,6 +63,13 @@ class InFlight:
         return len(self.batches)
 
     @property
+    def oldest_start_ns(self) -> int:
+        """When the oldest batch began to execute; 0 if none does."""
+        for batch in self.batches.values():
+            return batch.compute_start_ns
+        return 0
+
+    @property
     def num_awaited(self) -> int:
         """Jobs whose final response somebody waits for."""
         return len(self.jobs) - len(self.abandoned)

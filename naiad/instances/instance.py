@@ -19,7 +19,8 @@ import os
 from collections.abc import Callable
 
 from naiad import log
-from naiad.core.clock import Clock
+from naiad.core.clock import Clock, Timer
+from naiad.core.health import InstanceHealth
 from naiad.core.job import Job
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, internal
@@ -30,6 +31,7 @@ from naiad.instances.executor import InstanceObserver, StateObserver
 from naiad.instances.heartbeat import Heartbeat
 from naiad.instances.in_flight import InFlight, OnExecuted
 from naiad.instances.instance_plan import InstancePlan, Permit
+from naiad.instances.load_limit import limit_load
 from naiad.instances.loan import Loan
 from naiad.instances.model_files import Snapshot, take_snapshot
 from naiad.instances.observers import Observers
@@ -107,7 +109,7 @@ class Instance:
         self.facts: dict[str, str] = {}
         """What the model found out while it loaded. Empty before."""
         self.trouble = ""
-        """Why a broken instance does not serve, as text."""
+        """Why an instance that is down does not serve, as text."""
         self._process = None
         self._calls = None
         self._folder = os.path.join(arguments.model_dir, str(arguments.model_version))
@@ -115,6 +117,11 @@ class Instance:
         """The folder of the model was there when the instance was loaded."""
         self._restarts = Restarts(plan.restarts)
         self._restarting: asyncio.Task[None] | None = None
+        self._down_since_ns = 0
+        """When the last process ended."""
+        self._wait_timer: Timer | None = None
+        self._is_wait_over = False
+        """The instance is down, and requests have waited long enough for it."""
         self._observers = Observers(self)
         self._in_flight = InFlight(services.busy_poll, permit)
         self.loan = Loan(
@@ -146,7 +153,22 @@ class Instance:
 
     @property
     def is_broken(self) -> bool:
-        return self._restarts.is_broken
+        """The worker died so often that it is restarted only now and then, or its files are
+        gone."""
+        return self.state is State.DOWN and self._restarts.is_broken
+
+    @property
+    def outage(self) -> str:
+        if self.is_broken:
+            return f"worker of '{self.name}' {self.trouble}"
+        if self.state is State.DOWN and self._is_wait_over:
+            return f"worker of '{self.name}' {self.trouble} and is restarting"
+        return ""
+
+    @property
+    def accepts_requests(self) -> bool:
+        """The instance serves, or requests may wait until it serves again."""
+        return self.state is State.READY or (self.state is State.DOWN and not self.outage)
 
     @property
     def inflight(self) -> int:
@@ -171,6 +193,24 @@ class Instance:
     def is_healthy(self) -> bool:
         """The instance serves and responds."""
         return self.state is State.READY and self._heartbeat.is_healthy
+
+    def executing_s(self, now_ns: int) -> float | None:
+        """How long the oldest batch has been executing; None if none is."""
+        start_ns = self._in_flight.oldest_start_ns
+        return (now_ns - start_ns) / 1e9 if start_ns else None
+
+    def health(self, now_ns: int) -> InstanceHealth:
+        if self.state is State.DOWN:
+            broken = "files missing" if self._restarts.lacks_files else "crash loop"
+            state = broken if self.is_broken else "restarting"
+            down_s = (now_ns - self._down_since_ns) / 1e9
+            return InstanceHealth(self.name, state, None, down_s, self.trouble)
+        if self.state is not State.READY:
+            return InstanceHealth(self.name, self.state.value)
+        executing_s = self.executing_s(now_ns)
+        idle = "lent" if self.loan.is_active else "ready"
+        state = self._heartbeat.complaint or ("executing" if executing_s is not None else idle)
+        return InstanceHealth(self.name, state, executing_s)
 
     @property
     def has_ready_hook(self) -> bool:
@@ -211,15 +251,17 @@ class Instance:
             raise
 
     async def _start(self, process: WorkerProcess | None) -> None:
-        if process is None:
-            process = WorkerProcess(asyncio.get_running_loop(), self.name, self._arena)
-            await process.start(self._templates, self._plan.backend)
-        self._adopt_process(process)
-        loaded = await process.load(self.arguments)
-        self.max_batches = ASYNC_MAX_BATCHES if loaded.is_async else 1
-        self.facts = loaded.facts
-        for sample in self._plan.warmup:
-            await run_sample(sample, self._plan.model_name, self._clock.now_ns(), self.execute)
+        async with limit_load(self.name, self._plan.load_timeout_s):
+            if process is None:
+                process = WorkerProcess(asyncio.get_running_loop(), self.name, self._arena)
+                await process.start(self._templates, self._plan.backend)
+            self._adopt_process(process)
+            loaded = await process.load(self.arguments)
+            self.max_batches = ASYNC_MAX_BATCHES if loaded.is_async else 1
+            self.facts = loaded.facts
+            for sample in self._plan.warmup:
+                await run_sample(sample, self._plan.model_name, self._clock.now_ns(), self.execute)
+        self._end_wait()
         self.state = State.READY
         self._heartbeat.begin(process.channel)
         ready_socket = process.pop_ready_socket()
@@ -244,6 +286,7 @@ class Instance:
         """The scheduler has drained the instance: the model is finalized, and the process ends.
         Jobs that are still in flight are failed."""
         self.state = State.STOPPED
+        self._end_wait()
         self.loan.is_allowed = False
         self._heartbeat.end()
         self._ready_hook.end()
@@ -270,6 +313,7 @@ class Instance:
             files = await self._take_snapshot()
             if files is None and self._needs_folder:
                 files = await self._wait_for_files(reason)
+            self.trouble = reason
             delay_s = self._restarts.next_delay_s(self._clock.now_ns())
             if self._restarts.is_broken:
                 self.trouble = f"crashes in a loop: it {reason}"
@@ -350,6 +394,7 @@ class Instance:
             self._calls = None
         if was_ready:
             self.state = State.DOWN
+            self._begin_wait()
         error = internal(
             f"Failed to process the request(s) for model instance '{self.name}', message: its "
             "worker process ended"
@@ -361,6 +406,28 @@ class Instance:
         if was_ready and process is not None:
             self._observers.notify_state_change()
             self._restarting = asyncio.get_running_loop().create_task(self._restart(process))
+
+    # How long requests wait for a worker that restarts.
+
+    def _begin_wait(self) -> None:
+        self._down_since_ns = self._clock.now_ns()
+        self.trouble = "ended"
+        wait_ns = int(self._plan.restarts.wait_s * 1e9)
+        self._is_wait_over = not wait_ns
+        if wait_ns:
+            self._wait_timer = self._clock.call_at(
+                self._down_since_ns + wait_ns, self._on_wait_over
+            )
+
+    def _on_wait_over(self) -> None:
+        self._is_wait_over = True
+        self._observers.notify_state_change()
+
+    def _end_wait(self) -> None:
+        self._is_wait_over = False
+        if self._wait_timer is not None:
+            self._wait_timer.cancel()
+            self._wait_timer = None
 
     # What the rate limiter says (naiad.instances.instance_plan.PermitHolder).
 

@@ -22,6 +22,8 @@ class InstancePlan(msgspec.Struct, frozen=True):
     """0 means no limit: a long `execute` is busy, not dead."""
     restarts: RestartPolicy
     warmup: list[WarmupSample] = []
+    load_timeout_s: float = 0.0
+    """For the start of a worker, `initialize` and the warm-up together. 0 means no limit."""
 
 
 class PermitHolder(Protocol):

@@ -22,7 +22,7 @@ class ModelTemplates(Templates):
     def __init__(self, plain: Templates, arguments: LoadArguments, *, owns_plain: bool) -> None:
         """`plain` are the templates without the model's imports, which are started in the same way.
         They are closed with this one if it owns them."""
-        super().__init__(plain._loop, plain._launch)
+        super().__init__(plain._loop, plain._setup, plain._launch, plain._orphans)
         self._arguments = arguments
         self._plain = plain
         self._owns_plain = owns_plain

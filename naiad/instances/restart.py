@@ -19,6 +19,8 @@ class RestartPolicy(msgspec.Struct, frozen=True):
     max_delay_s: float = 10.0
     broken_delay_s: float = 30.0
     """The delay before each attempt in a crash loop."""
+    wait_s: float = 5.0
+    """How long requests wait for a worker that restarts."""
 
 
 class Restarts:
@@ -26,6 +28,7 @@ class Restarts:
         self._policy = policy
         self._deaths: deque[int] = deque()
         self.is_broken = False
+        self.lacks_files = False
 
     def next_delay_s(self, now_ns: int) -> float:
         """Call it once per death or failed start."""
@@ -43,9 +46,9 @@ class Restarts:
 
     def on_missing_files(self) -> None:
         """No attempt can succeed now."""
-        self.is_broken = True
+        self.is_broken = self.lacks_files = True
 
     def on_changed_files(self) -> None:
         """What happened with other files says nothing about these."""
         self._deaths.clear()
-        self.is_broken = False
+        self.is_broken = self.lacks_files = False

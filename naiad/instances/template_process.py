@@ -11,13 +11,16 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import msgspec
 
+import naiad
 from naiad.core.waiting_threads import sleeping_threads
 from naiad.errors import Code, NaiadError, internal
 from naiad.instances.channel import Channel
+from naiad.instances.orphans import MARK, Orphans
 from naiad.ipc.messages import (
     Exited,
     Fork,
@@ -28,10 +31,14 @@ from naiad.ipc.messages import (
     TemplateFailed,
     TemplateReady,
 )
-from naiad.ipc.work import LoadArguments
+from naiad.ipc.work import Confinement, LoadArguments
 from naiad.shm.arena import Arena
+from naiad.worker import bootstrap
 
 OnExit = Callable[[int], None]
+REAP_POLL_S = 0.005
+END_LIMIT_S = 6.0
+"""A bit more than a template takes to end its workers."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -39,19 +46,44 @@ class Launch(msgspec.Struct, frozen=True):
 
     command: list[str]
     """The backend, the descriptor of a socket and the server's process id are appended."""
-    environment: dict[str, str] | None = None
-    """None means the server's own."""
+    environment: Mapping[str, str]
+    """The environment variables that models see."""
 
 
-OWN_INTERPRETER = Launch([sys.executable, "-m", "naiad.worker.template"])
+class WorkerSetup(msgspec.Struct, frozen=True):
+    """What the operator decides for all workers."""
+
+    environment: Mapping[str, str]
+    """The environment variables that models see."""
+    confinement: Confinement = Confinement()
+
+
+def launch_interpreter(
+    executable: str, environment: Mapping[str, str], missing: Mapping[str, str] | None = None
+) -> Launch:
+    """`missing`: packages that this interpreter lacks -> their folders. The server's `naiad` is
+    used in any case. `-P` keeps Python from importing files of the current directory."""
+    places = {"naiad": str(Path(naiad.__file__).parent.parent), "missing": missing or {}}
+    command = [executable, "-P", bootstrap.__file__, msgspec.json.encode(places).decode()]
+    return Launch(command, environment)
 
 
 class TemplateProcess:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, backend: str, launch: Launch = OWN_INTERPRETER
+        self,
+        loop: asyncio.AbstractEventLoop,
+        backend: str,
+        launch: Launch,
+        confinement: Confinement,
+        orphans: Orphans,
     ) -> None:
         self._loop = loop
+        self._confinement = confinement
         self.backend = backend
+        self._orphans = orphans
+        self._pids: dict[int, int] = {}
+        """The process ids of the workers that live, by number."""
+        self._is_closing = False
         self._numbers = iter(range(1, 1 << 62))
         self._on_exit: dict[int, OnExit] = {}
         self._handed_over: dict[int, socket.socket] = {}
@@ -65,9 +97,7 @@ class TemplateProcess:
             # all of its clients on the same machine would get their requests one by one.
             self._process = subprocess.Popen(
                 [*launch.command, backend, str(theirs.fileno()), str(os.getpid())],
-                env=sleeping_threads(
-                    os.environ if launch.environment is None else launch.environment
-                ),
+                env={**sleeping_threads(launch.environment), MARK: str(os.getpid())},
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 process_group=0,
@@ -79,6 +109,7 @@ class TemplateProcess:
             ) from error
         finally:
             theirs.close()
+        orphans.templates.add(self._process.pid)
         self._channel: Channel[FromTemplate] = Channel(
             loop,
             ours,
@@ -112,7 +143,7 @@ class TemplateProcess:
         number = next(self._numbers)
         self._on_exit[number] = on_exit
         self._handed_over[number] = sock
-        self._channel.send(Fork(number, title), [sock.fileno()])
+        self._channel.send(Fork(number, title, self._confinement), [sock.fileno()])
 
     def _on_message(self, message: FromTemplate) -> None:
         match message:
@@ -125,13 +156,15 @@ class TemplateProcess:
                 )
             case Forked():
                 self._handed_over.pop(message.worker).close()
+                self._pids[message.worker] = message.pid
             case Exited():
+                self._pids.pop(message.worker, None)
                 self._on_exit.pop(message.worker)(message.status)
             case Imported():
                 self._imported.set_result(message.problem)
 
     def _on_close(self, reason: str) -> None:
-        """The kernel kills the workers of the template at the same moment."""
+        """The kernel kills the workers of a dead template at the same moment."""
         self._fail_start(f"the template process of backend '{self.backend}' ended while starting")
         if not self._imported.done():
             self._imported.set_result("the template process ended")
@@ -141,7 +174,20 @@ class TemplateProcess:
         on_exit, self._on_exit = self._on_exit, {}
         for callback in on_exit.values():
             callback(9)
-        self._process.poll()
+        if not self._is_closing:
+            self._reap()
+
+    def _reap(self) -> None:
+        """The socket of a process that dies is closed a moment before one can wait for it."""
+        if self._process.poll() is None:
+            self._loop.call_later(REAP_POLL_S, self._reap)
+        else:
+            self._forget()
+
+    def _forget(self) -> None:
+        self._orphans.templates.discard(self._process.pid)
+        pids, self._pids = self._pids, {}
+        self._orphans.end_all(pids.values())
 
     def _fail_start(self, message: str, details: str = "") -> None:
         if not self._ready.done():
@@ -149,27 +195,55 @@ class TemplateProcess:
             self._ready.exception()
 
     def close(self) -> None:
-        """The template ends when its socket is closed. The kill makes sure of that, and its workers
-        die with it."""
+        """Ends the template, which ends its workers. Blocks until that is done: a few milliseconds,
+        unless a process is stuck in the kernel."""
+        self._is_closing = True
         if self.is_alive:
             self._channel.close("closed")
-        self._process.kill()
-        self._process.wait()
+        self._process.terminate()
+        try:
+            self._process.wait(END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._forget()
 
 
 class Templates:
     """One template per backend, for the life of the server. A model with its own interpreter has
     its own `Templates`, for the life of the model."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, launch: Launch = OWN_INTERPRETER) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        setup: WorkerSetup | None = None,
+        launch: Launch | None = None,
+        orphans: Orphans | None = None,
+    ) -> None:
+        """Without `setup`, models see the server's environment, and nothing limits them. `launch`
+        is None for the server's own interpreter."""
         self._loop = loop
-        self._launch = launch
+        self._setup = setup or WorkerSetup(os.environ)
+        self._launch = launch or launch_interpreter(sys.executable, self._setup.environment)
+        self._orphans = orphans or Orphans(loop)
         self._processes: dict[str, TemplateProcess] = {}
+
+    @property
+    def may_import_ahead(self) -> bool:
+        """False if workers run as another user: the template still is the server's user, and must
+        not run code of the model."""
+        return self._setup.confinement.user is None
+
+    def on_interpreter(self, launch: Launch) -> Templates:
+        """The templates of a model with its own interpreter."""
+        return Templates(self._loop, self._setup, launch, self._orphans)
 
     def get(self, backend: str) -> TemplateProcess:
         process = self._processes.get(backend)
         if process is None or not process.is_alive:
-            process = self._processes[backend] = TemplateProcess(self._loop, backend, self._launch)
+            process = self._processes[backend] = TemplateProcess(
+                self._loop, backend, self._launch, self._setup.confinement, self._orphans
+            )
         return process
 
     async def fork(self, backend: str, title: str, sock: socket.socket, on_exit: OnExit) -> None:
@@ -180,3 +254,4 @@ class Templates:
         for process in self._processes.values():
             process.close()
         self._processes.clear()
+        self._orphans.end_all_now()

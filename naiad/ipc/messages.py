@@ -12,6 +12,7 @@ import msgspec
 
 from naiad.ipc.work import (
     CallRequest,
+    Confinement,
     ControlOperation,
     DirectCall,
     LoadArguments,
@@ -260,6 +261,7 @@ class Fork(Message, tag=60):
 
     worker: int
     title: str
+    confinement: Confinement = Confinement()
 
 
 class Forked(Message, tag=61):

@@ -130,3 +130,20 @@ class LoadArguments(msgspec.Struct, array_like=True):
     """The cores that the host policy allows; empty means all."""
     numa_node: int | None = None
     """The node from which the host policy allocates memory."""
+
+
+class Confinement(msgspec.Struct, array_like=True, frozen=True):
+    """As whom a worker runs, and how much it may use. Processes that its model starts inherit it."""
+
+    user: int | None = None
+    """A user id; None means the server's user."""
+    group: int = 0
+    groups: list[int] = []
+    """Supplementary groups."""
+    name: str = ""
+    """The name of the user, if it has one."""
+    home: str = "/"
+    max_memory_bytes: int = 0
+    """Private, writable memory of one process; 0 means no limit."""
+    max_processes: int = 0
+    """Processes and threads of the user, in all workers together; 0 means no limit."""

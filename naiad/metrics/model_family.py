@@ -144,4 +144,6 @@ RESTARTS = Row(
     "Number of times a worker of the model died and was restarted",
     attrgetter("worker_restarts"),
 )
+EXECUTION_NAME = "naiad_oldest_execution_seconds"
+EXECUTION_HELP = "Time since the oldest batch that a worker executes now was sent to it, 0 if none"
 WORKERS_NAME, WORKERS_HELP = "naiad_workers_ready", "Number of workers that accept requests"

@@ -37,6 +37,7 @@ class ModelSeries(msgspec.Struct):
     tags: Mapping[str, str] = {}
     """`metric_tags` of the config. As in Triton, their names get an underscore as prefix."""
     num_workers_ready: int = 0
+    oldest_execution_s: float = 0.0
     has_cache: bool = False
     """`response_cache { enable: true }`. Only such models have the counters of the cache."""
     gpu_uuid: str = ""
@@ -80,12 +81,15 @@ class ModelBlocks:
 
     def gauges(self) -> list[Block]:
         workers = Block(family.WORKERS_NAME, GAUGE, family.WORKERS_HELP)
+        executions = Block(family.EXECUTION_NAME, GAUGE, family.EXECUTION_HELP)
         for model, labels in self._models:
             workers.add(labels, model.num_workers_ready)
+            executions.add(labels, model.oldest_execution_s)
         return [
             self._values(GAUGE, family.PENDING),
             self._values(GAUGE, family.LOAD_DURATION),
             workers,
+            executions,
         ]
 
     def histograms(self) -> list[Block]:

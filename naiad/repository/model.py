@@ -15,6 +15,7 @@ import msgspec
 from naiad import log
 from naiad.core.ask_all import ask_all
 from naiad.core.datatype import BY_CONFIG_NUMBER
+from naiad.core.health import ModelHealth
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import invalid_arg
@@ -60,8 +61,8 @@ class Model:
         """The name of an instance -> its signature. Instances with equal signatures are
         interchangeable (naiad.repository.load.resize)."""
         self.is_serving = True
-        """Accepts requests: at least one instance has a live worker. It is always True for an
-        ensemble, whose steps refuse requests themselves."""
+        """Accepts requests: at least one instance has a live worker, or will have one soon. It is
+        always True for an ensemble, whose steps refuse requests themselves."""
         for instance in instances:
             instance.add_state_observer(self)
 
@@ -91,23 +92,37 @@ class Model:
         self._update_serving()
 
     def _update_serving(self) -> None:
-        self.is_serving = any(instance.is_serving for instance in self.instances)
+        self.is_serving = any(instance.accepts_requests for instance in self.instances)
 
     @property
     def is_healthy(self) -> bool:
         """At least one instance responds to its heartbeat."""
         return any(instance.is_healthy for instance in self.instances) or not self.instances
 
+    def health(self, now_ns: int) -> ModelHealth:
+        instances = [instance.health(now_ns) for instance in self.instances]
+        return ModelHealth(self.name, str(self.version), self.is_healthy, instances)
+
+    def oldest_execution_s(self, now_ns: int) -> float:
+        """How long the oldest batch of any instance has been executing; 0 if none is."""
+        times = (instance.executing_s(now_ns) for instance in self.instances)
+        return max((time_s for time_s in times if time_s is not None), default=0.0)
+
     @property
     def breakdown(self) -> str:
         """Why a loaded model cannot serve: every instance crashes in a loop, or has lost its files.
         Empty otherwise."""
-        if not self.instances or not all(
-            instance.is_broken and not instance.is_serving for instance in self.instances
-        ):
+        if not self.instances or not all(instance.is_broken for instance in self.instances):
             return ""
         first = self.instances[0]
         return f"Internal: worker of '{first.name}' {first.trouble}"
+
+    @property
+    def outage(self) -> str:
+        """Why a loaded model does not accept requests now, as text; empty while it does."""
+        if self.is_serving:
+            return ""
+        return next((instance.outage for instance in self.instances if instance.outage), "")
 
     def ask_ready(self, on_ready: Callable[[bool], None]) -> None:
         """Asks the `is_ready` method of the model in every instance that serves and has one. As in

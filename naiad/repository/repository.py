@@ -71,13 +71,19 @@ class Repository:
     # For every request.
 
     def ready_model(self, name: str, version: str = LATEST) -> Model:
-        """The copy that serves this version. Raises Triton's `Request for unknown model`
-        errors."""
+        """The copy that serves this version. Raises Triton's `Request for unknown model` errors,
+        or says that the workers of the model are down."""
         entry = self._entries.by_key.get(name) or self._entries.find(name)
         if entry is not None:
             model = entry.latest if version == LATEST else entry.models.get(parse_version(version))
-            if model is not None and model.is_serving:
-                return model
+            if model is not None:
+                if model.is_serving:
+                    return model
+                if outage := model.outage:
+                    raise unavailable(
+                        f"model '{name}' version {model.version} is not able to serve: {outage}",
+                        RETRY_AFTER_S,
+                    )
         raise self._unknown(entry, name, version)
 
     def _unknown(self, entry: Entry | None, name: str, version: str) -> NaiadError:

@@ -17,13 +17,13 @@ from naiad.core.clock import Clock, Timer
 from naiad.core.job import Job
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics, failure_reason
-from naiad.errors import NaiadError, unavailable
+from naiad.errors import NaiadError
 from naiad.instances.executor import Executor
 from naiad.scheduling.batch_growth import BatchGrowth
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.ordering import Ordering
-from naiad.scheduling.queue import RETRY_AFTER_S, JobQueue, QueuePolicy
-from naiad.scheduling.scheduler import Resizable, stopping_error
+from naiad.scheduling.queue import JobQueue, QueuePolicy
+from naiad.scheduling.scheduler import Resizable, outage_error, stopping_error
 
 
 class DynamicScheduler:
@@ -269,13 +269,10 @@ class DynamicScheduler:
         self.on_idle(instance)
 
     def _fail_waiting_if_broken(self) -> None:
-        """Jobs may wait while an instance restarts, but not while all of them crash in a loop."""
-        if self._instances and all(
-            instance.is_broken and not instance.is_serving for instance in self._instances
-        ):
-            self._queue.remove_all(
-                unavailable("no instance of the model is able to serve", RETRY_AFTER_S)
-            )
+        """Jobs may wait while an instance restarts, but not for long, and not while all of them
+        crash in a loop."""
+        if self._instances and all(instance.outage for instance in self._instances):
+            self._queue.remove_all(outage_error(self._instances[0].outage))
 
     def _refuse(self, job: Job, error: NaiadError) -> None:
         self._statistics.pending_request_count -= 1

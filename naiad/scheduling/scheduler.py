@@ -23,6 +23,11 @@ def stopping_error() -> NaiadError:
     )
 
 
+def outage_error(reason: str) -> NaiadError:
+    """The error of requests that would wait for a worker that does not come back soon."""
+    return unavailable(f"no instance of the model is able to serve: {reason}", RETRY_AFTER_S)
+
+
 class Scheduler(Protocol):
     def enqueue(self, job: Job) -> ResponseStream:
         """Accepts a job and returns where its responses come. Raises NaiadError when the job is

@@ -273,6 +273,73 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0.0
 
+    model_load_timeout_secs: Annotated[
+        float,
+        WORKERS(
+            "Fail the load of a model if one of its instances takes longer than this to "
+            "initialize and warm up, in seconds, unless the model sets a limit of its own. 0 means "
+            "no limit.",
+            parse=seconds,
+            is_extension=True,
+        ),
+    ] = 1200.0
+    worker_restart_wait_secs: Annotated[
+        float,
+        WORKERS(
+            "When all workers of a model have died, let its requests wait this long, in seconds, "
+            "for one of them to restart. After that, requests get status 503 until the model "
+            "serves again.",
+            parse=seconds,
+            is_extension=True,
+        ),
+    ] = 5.0
+    max_model_instances: Annotated[
+        int,
+        WORKERS(
+            "Maximum number of instances of one model. Each instance is a process.",
+            parse=value.at_least(1, value.integer),
+            is_extension=True,
+        ),
+    ] = 256
+    worker_environment: Annotated[
+        tuple[str, ...],
+        WORKERS(
+            "Environment variable that models see; * stands for any characters. May be repeated. "
+            "The default is all variables except the server's own secrets, which pass only if they "
+            "are named exactly. Variables that Python and frameworks need always pass.",
+            metavar="NAME",
+            default_text="*",
+            is_extension=True,
+        ),
+    ] = ("*",)
+    worker_user: Annotated[
+        str,
+        WORKERS(
+            "Run workers as this user, given by name or id. The server must run as root.",
+            metavar="USER",
+            is_extension=True,
+        ),
+    ] = ""
+    worker_memory_limit: Annotated[
+        int,
+        WORKERS(
+            "Maximum private memory of a worker, and of each process that its model starts. "
+            "Allocations beyond it fail. 0 means no limit.",
+            parse=value.at_least(0, value.byte_count),
+            metavar="BYTES",
+            is_extension=True,
+        ),
+    ] = 0
+    worker_process_limit: Annotated[
+        int,
+        WORKERS(
+            "Maximum number of processes and threads of --worker-user, which is required. It is "
+            "shared by all workers. 0 means no limit.",
+            parse=count,
+            is_extension=True,
+        ),
+    ] = 0
+
     allow_http: Annotated[bool, HTTP("Serve HTTP.")] = True
     http_address: Annotated[
         str,

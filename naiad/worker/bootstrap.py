@@ -1,10 +1,9 @@
-"""Starts a template process on an interpreter that is not the server's: `PYTHON bootstrap.py PLACES
-BACKEND SOCKET_FD SERVER_PID`.
+"""Starts a template process: `PYTHON -P bootstrap.py PLACES BACKEND SOCKET_FD SERVER_PID`.
 
 PLACES is JSON: the folder that holds the server's `naiad`, and the folders of packages that this
 interpreter lacks, by name.
-Rule: nothing is put on sys.path. A model in its own environment sees that environment, and only
-      those parts of the server that its worker needs.
+Rule: nothing is put on sys.path, not even the current directory (`-P`). A model in its own
+      environment sees that environment, and only those parts of the server that its worker needs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ class PlacedFinder:
 
 def main() -> None:
     places = json.loads(sys.argv.pop(1))
-    sys.path.pop(0)  # this file's folder
     # The server's own code comes first, even if the environment has a package of that name. The
     # other packages are used only where the environment has none.
     sys.meta_path.insert(0, PlacedFinder({"naiad": places["naiad"]}))

@@ -4,13 +4,15 @@ A fork of a warm interpreter costs milliseconds and shares its memory. Without i
 pay for the import again. A template of a single model first imports what the model imports
 (`Import`), and says whether workers may be forked afterwards.
 Rules: a template imports, never computes, and never starts a thread. It reaps its children and
-       reports how they ended. It dies with the server (end of its socket, or the parent-death
-       signal), and its workers die with it.
+       reports how they ended. It ends with the server (end of its socket, or the parent-death
+       signal), and its workers end with it.
+Every worker leads a process group of its own, and adopts the orphans among its descendants. When it
+ends, its children become children of the template. A child of the template that is not a worker is
+therefore what a dead worker has left behind, and the template kills it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import gc
 import os
@@ -19,10 +21,18 @@ import signal
 import socket
 import sys
 import termios
+import time
 import traceback
 
 import msgspec
 
+from naiad.core.process_tree import (
+    adopt_orphans,
+    children,
+    die_with_parent,
+    end_children,
+    kill_with_group,
+)
 from naiad.ipc.framing import Link
 from naiad.ipc.messages import (
     Exited,
@@ -35,22 +45,17 @@ from naiad.ipc.messages import (
     TemplateReady,
     ToTemplate,
 )
-from naiad.ipc.work import LoadArguments
+from naiad.ipc.work import Confinement, LoadArguments
 from naiad.shm.arena import Arena
 from naiad.worker import worker
 from naiad.worker.channel import ANCILLARY_BYTES, READ_BYTES, descriptors
+from naiad.worker.confinement import confine
 from naiad.worker.fork_safety import open_files, unsafe_to_fork
 from naiad.worker.import_backend import import_backend
 
-PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int) -> None:
-    """Makes the kernel kill this process when the parent thread that started it ends. `parent` is
-    for a parent that has ended before."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+END_LIMIT_S = 5.0
+"""How long a template that ends waits for the processes that it has killed."""
+END_POLL_S = 0.002
 
 
 def leave_terminal() -> None:
@@ -68,25 +73,34 @@ def leave_terminal() -> None:
 
 
 class Template:
-    def __init__(self, sock: socket.socket, backend_name: str) -> None:
+    def __init__(self, sock: socket.socket, backend_name: str, server: int) -> None:
+        """`server` is the process id of the server."""
         self._sock = sock
         self._backend_name = backend_name
+        self._server = server
         self._link: Link[ToTemplate] = Link(msgspec.msgpack.Decoder(ToTemplate), Arena())
         self._children: dict[int, int] = {}
+        """The process id of a worker -> the number by which the server knows it."""
+        self._helpers: list[int] = []
+        """Processes that the import of the backend has started."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> None:
+        """Returns when the server has closed the socket or is gone, or on SIGTERM."""
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGTERM, lambda number, frame: None)
+        self._helpers = children()
         self._send(TemplateReady())
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
         buffer = bytearray(READ_BYTES)
-        while True:
+        while os.getppid() == self._server:
             for fd, _ in poll.poll():
                 if fd == self._wake_read:
-                    os.read(self._wake_read, 4096)
+                    if signal.SIGTERM in os.read(self._wake_read, 4096):
+                        return
                     self._reap()
                     continue
                 size, ancillary, _, _ = self._sock.recvmsg_into([buffer], ANCILLARY_BYTES)
@@ -101,13 +115,23 @@ class Template:
 
     def _import(self, arguments: LoadArguments) -> None:
         before = open_files()
+        # There are no workers yet, and an import that hangs must not hold up the end.
+        handler = signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
             import_backend(self._backend_name).import_ahead(arguments)
             problem = unsafe_to_fork(before)
         except BaseException as error:
             problem = f"{type(error).__name__}: {error}"
+        signal.signal(signal.SIGTERM, handler)
+        self._helpers = children()
         _freeze()
         self._send(Imported(problem))
+
+    def end_workers(self) -> None:
+        """Kills the workers and everything that their models have started."""
+        end_s = time.monotonic() + END_LIMIT_S
+        while end_children() and time.monotonic() < end_s:
+            time.sleep(END_POLL_S)
 
     def _fork(self, message: Fork) -> None:
         fd = self._link.pop_fd()
@@ -115,33 +139,44 @@ class Template:
         pid = os.fork()
         if pid == 0:
             try:
-                self._become_worker(fd, parent)
+                self._become_worker(fd, parent, message.confinement)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(1)
         os.close(fd)
         self._children[pid] = message.worker
         self._send(Forked(message.worker, pid))
 
-    def _become_worker(self, fd: int, parent: int) -> None:
+    def _become_worker(self, fd: int, parent: int, confinement: Confinement) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # Signals that a model sends to its process group reach nobody but its own processes. The
+        # session stays the server's: Linux divides the CPUs among sessions first (autogroups).
+        os.setpgid(0, 0)
+        confine(confinement)
         die_with_parent(parent)
+        adopt_orphans()
         self._sock.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
         worker.main(socket.socket(fileno=fd), self._backend_name)
 
     def _reap(self) -> None:
-        while self._children:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            child = self._children.pop(pid, None)
-            if child is not None:
-                self._send(Exited(child, status))
+        """Reports the workers that have ended, and kills what they have left behind."""
+        ended: list[Exited] = []
+        while (pid := _ended_child()) is not None:
+            if pid in self._children:
+                kill_with_group(pid)
+            _, status = os.waitpid(pid, 0)
+            number = self._children.pop(pid, None)
+            if number is not None:
+                ended.append(Exited(number, status))
+        # The death of each orphan brings another SIGCHLD, and so another look at its children.
+        end_children(keep=[*self._children, *self._helpers])
+        for message in ended:
+            self._send(message)
 
     def _send(self, message: FromTemplate) -> None:
         out = bytearray()
@@ -149,24 +184,42 @@ class Template:
         self._sock.sendall(out)
 
 
+def _ended_child() -> int | None:
+    """A child that has ended and that nobody has waited for; it still owns its process id."""
+    try:
+        status = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return status.si_pid if status is not None else None
+
+
 def main() -> None:
-    """`python -m naiad.worker.template BACKEND SOCKET_FD SERVER_PID`"""
+    """The arguments are BACKEND SOCKET_FD SERVER_PID; naiad.worker.bootstrap calls it."""
     backend_name, fd, server = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    die_with_parent(server)
+    # SIGTERM ends the process at once while it imports, and `run` in order when it has workers.
+    die_with_parent(server, signal.SIGTERM)
+    adopt_orphans()
     # The server handles Ctrl-C: it drains, and then closes the socket.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # SIGHUP is for the server alone, too, although a service manager may send it to every process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     leave_terminal()
     sock = socket.socket(fileno=fd)
-    template = Template(sock, backend_name)
+    template = Template(sock, backend_name, server)
     try:
         import_backend(backend_name)
     except BaseException:
         template._send(TemplateFailed(traceback.format_exc()))
         return
     _freeze()
-    template.run()
+    try:
+        template.run()
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the server is gone
+    except BaseException:
+        traceback.print_exc()
+    template.end_workers()
+    os._exit(0)
 
 
 def _freeze() -> None:
@@ -174,7 +227,3 @@ def _freeze() -> None:
     shared."""
     gc.collect()
     gc.freeze()
-
-
-if __name__ == "__main__":
-    main()

@@ -173,7 +173,7 @@ class FakeInstance:
         self.answer: Callable[[Job], list[Tensor]] = lambda job: []
         self.max_batches = max_batches
         self.is_serving = True
-        self.is_broken = False
+        self.outage = ""
         self.loan = FakeLoan()
         self.observer: InstanceObserver = FakeObserver()
 
@@ -218,17 +218,17 @@ class FakeInstance:
     def respond(self, job: Job, is_final: bool = True) -> None:
         job.stream.put(InferResponse("m", "1", job.request.id, self.answer(job)), is_final)
 
-    def die(self, is_broken: bool = False) -> None:
+    def die(self, outage: str = "") -> None:
         """Does what an instance does whose worker has ended: it fails what it had, then tells its
         scheduler."""
         batches, self.running, self.callbacks = self.running, [], []
-        self.is_serving, self.is_broken = False, is_broken
+        self.is_serving, self.outage = False, outage
         for job in (job for batch in batches for job in batch if not job.is_null):
             job.stream.fail(internal("its worker process ended"))
         self.observer.on_state_change(self)
 
     def come_back(self) -> None:
-        self.is_serving, self.is_broken = True, False
+        self.is_serving, self.outage = True, ""
         self.observer.on_state_change(self)
         self.observer.on_capacity(self)
 

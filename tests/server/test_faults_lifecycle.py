@@ -37,7 +37,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(repositories: Path, state: Path) -> Iterator[Server]:
     flags = [*EXPLICIT, "--load-model=bystander", "--exit-timeout-secs=5"]
-    with naiad([str(repositories / "faults")], flags, {"NAIAD_TEST_STATE": str(state)}) as one:
+    with naiad([str(repositories / "faults")], flags, {"TEST_STATE": str(state)}) as one:
         yield one
 
 
@@ -111,7 +111,7 @@ def test_sigterm_stops_a_model_that_initializes(
     faults: list[str], tmp_path: Path, launched: list[Server]
 ) -> None:
     report = Report(tmp_path, "initializing")
-    environment = {"NAIAD_TEST_STATE": str(tmp_path)}
+    environment = {"TEST_STATE": str(tmp_path)}
     launched.append(
         launch_naiad(
             faults,

@@ -31,6 +31,13 @@ EMPTY_BODY = b'{"error":"failed to parse the request JSON buffer: The document i
     [
         ("GET", "/v2/health/live", 200, TEXT, b""),
         ("GET", "/v2/health/ready", 200, TEXT, b""),
+        (
+            "GET",
+            "/v2/health/details",
+            200,
+            JSON,
+            b'{"live":true,"ready":true,"models":[]}',
+        ),
         ("GET", "/v2/models/add_sub/ready", 200, TEXT, b""),
         ("GET", "/v2/models/add_sub/versions/1/ready", 200, TEXT, b""),
         (

@@ -97,6 +97,8 @@ class HttpFrontend:
             Entry("GET", "/", PAGE, welcome),
             Entry("GET", "/v2/health/live", HEALTH, simple(metadata.live)),
             Entry("GET", "/v2/health/ready", HEALTH, simple(metadata.ready)),
+            # Who may see the statistics may see this: it names every model.
+            Entry("GET", "/v2/health/details", STATISTICS, simple(metadata.health)),
             Entry("GET", _MODEL + "/ready", HEALTH, simple(metadata.model_ready)),
             Entry("GET", "/v2", METADATA, simple(metadata.server)),
             Entry("GET", "/v2/models/stats", STATISTICS, simple(metadata.all_statistics)),

@@ -11,6 +11,7 @@ from naiad.frontends.http.response import respond_empty, respond_error, respond_
 from naiad.frontends.http.routes import Names
 from naiad.frontends.visible import visible
 from naiad.protocol.v2.metadata import (
+    encode_health,
     encode_model_metadata,
     encode_server_metadata,
     encode_statistics,
@@ -27,6 +28,9 @@ class MetadataRoutes:
 
     def ready(self, exchange: Exchange, _names: Names) -> None:
         self._core.ask_ready(lambda is_ready: respond_empty(exchange, 200 if is_ready else 400))
+
+    def health(self, exchange: Exchange, _names: Names) -> None:
+        respond_json(exchange, encode_health(self._core.health()))
 
     def model_ready(self, exchange: Exchange, names: Names) -> None:
         def respond(is_ready: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from naiad.core.health import ServerHealth
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata, TensorSpec
 from naiad.core.statistics import BatchStatistics, Duration, ModelStatistics, ResponseStatistics
 
@@ -17,6 +18,11 @@ _ENCODER = msgspec.json.Encoder()
 
 def encode_server_metadata(metadata: ServerMetadata) -> bytes:
     return _ENCODER.encode(metadata)
+
+
+def encode_health(health: ServerHealth) -> bytes:
+    """Naiad's own: Triton has no such response."""
+    return _ENCODER.encode(health)
 
 
 def encode_model_metadata(spec: ModelSpec) -> bytes:

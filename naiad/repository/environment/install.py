@@ -29,6 +29,7 @@ def installer(python: Path) -> list[str] | None:
     if importlib.util.find_spec("pip") is not None:
         return [
             sys.executable,
+            "-P",
             "-m",
             "pip",
             "--python",

@@ -20,7 +20,9 @@ NEEDED = ("msgspec", "numpy")
 MIN_VERSION = (3, 11)
 TIMEOUT_S = 60.0
 _SCRIPT = (
-    "import json, sys; from importlib.util import find_spec; "
+    # Without the current directory. `-P` would do it too, but older interpreters do not know it.
+    "import sys; sys.path[:] = [path for path in sys.path if path]; "
+    "import json; from importlib.util import find_spec; "
     "print(json.dumps({'version': list(sys.version_info[:3]), 'tag': "
     "sys.implementation.cache_tag or '', "
     "'missing': [name for name in sys.argv[1:] if find_spec(name) is None]}))"

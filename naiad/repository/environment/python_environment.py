@@ -21,22 +21,18 @@ import shutil
 import sys
 import sysconfig
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-import msgspec
-
-import naiad
 from naiad import log
 from naiad.errors import NaiadError, invalid_arg
 from naiad.files.private_folder import private_folder
-from naiad.instances.template_process import Launch
+from naiad.instances.template_process import Launch, launch_interpreter
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.environment.archive import unpack
 from naiad.repository.environment.install import installer, run_quietly
 from naiad.repository.environment.probe import Interpreter, own_places, own_tag, probe
 from naiad.repository.watch.fingerprint import fingerprint
-from naiad.worker import bootstrap
 
 EXECUTION_ENV_PATH = "EXECUTION_ENV_PATH"
 PYTHON_VENV = "PYTHON_VENV"
@@ -48,10 +44,13 @@ LOCK_RETRY_S = 0.1
 
 
 class PythonEnvironments:
-    def __init__(self, cache: Path, *, should_install: bool = True) -> None:
-        """The folder `cache` is created when it is needed. Without `should_install`, a
-        requirements.txt has no effect."""
+    def __init__(
+        self, cache: Path, environment: Mapping[str, str], *, should_install: bool = True
+    ) -> None:
+        """The folder `cache` is created when it is needed. `environment` holds the variables that
+        models see. Without `should_install`, a requirements.txt has no effect."""
         self._cache = cache
+        self._environment = environment
         self._should_install = should_install
 
     async def prepare(self, config: ModelConfig, model_dir: Path) -> Launch | None:
@@ -61,12 +60,8 @@ class PythonEnvironments:
             return None
         executable, variables = found
         interpreter = await probe(executable, variables, config.name)
-        places = {
-            "naiad": str(Path(naiad.__file__).parent.parent),
-            "missing": await self._missing(interpreter, executable, config.name),
-        }
-        command = [str(executable), bootstrap.__file__, msgspec.json.encode(places).decode()]
-        return Launch(command, variables)
+        missing = await self._missing(interpreter, executable, config.name)
+        return launch_interpreter(str(executable), variables, missing)
 
     async def _find(
         self, config: ModelConfig, model_dir: Path
@@ -80,11 +75,41 @@ class PythonEnvironments:
                 path = model_dir / text.replace(MODEL_DIRECTORY, str(model_dir))
                 if path.name.endswith(ARCHIVES) and path.is_file():
                     path = await self._unpacked(path)
-                return _executable(path, parameter, config.name)
+                return self._executable(path, parameter, config.name)
         if self._should_install and (model_dir / REQUIREMENTS).is_file():
             folder = await self._from_requirements(config.name, model_dir)
-            return folder / "bin" / "python", _variables(folder)
+            return folder / "bin" / "python", self._variables(folder)
         return None
+
+    def _executable(self, path: Path, parameter: str, model: str) -> tuple[Path, dict[str, str]]:
+        """Returns (interpreter, environment variables). `path` is the folder of an environment, or
+        an interpreter."""
+        if path.is_file():
+            return path, self._variables(path.parent.parent)
+        if not (path / "bin" / "python").exists():
+            reason = (
+                "there is no bin/python in it" if path.exists() else "no such file or directory"
+            )
+            raise invalid_arg(
+                f"parameter '{parameter}' of model '{model}' names no Python environment: {reason}"
+            )
+        return path / "bin" / "python", self._variables(path)
+
+    def _variables(self, folder: Path) -> dict[str, str]:
+        """The environment variables of models, with those that `activate` would set."""
+        variables = {
+            name: value
+            for name, value in self._environment.items()
+            if name not in ("PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
+        }
+        variables["PATH"] = f"{folder / 'bin'}:{variables.get('PATH', os.defpath)}"
+        if (folder / "pyvenv.cfg").is_file():
+            variables["VIRTUAL_ENV"] = str(folder)
+        elif (folder / "conda-meta").is_dir():
+            variables["CONDA_PREFIX"] = str(folder)
+            libraries = variables.get("LD_LIBRARY_PATH")
+            variables["LD_LIBRARY_PATH"] = f"{folder / 'lib'}{':' + libraries if libraries else ''}"
+        return variables
 
     # Environments that the model names.
 
@@ -132,7 +157,7 @@ class PythonEnvironments:
         log.info(f"installing the requirements of model '{model}'")
         try:
             await run_quietly(
-                [sys.executable, "-m", "venv", "--without-pip", str(folder)], model_dir, what
+                [sys.executable, "-P", "-m", "venv", "--without-pip", str(folder)], model_dir, what
             )
             _add_packages_of_server(folder)
             await run_quietly([*install, "-r", REQUIREMENTS], model_dir, what)
@@ -211,36 +236,6 @@ def default_cache() -> Path:
         os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME") or Path.home()) / ".cache"
     )
     return Path(home) / "naiad" / "environments"
-
-
-def _executable(path: Path, parameter: str, model: str) -> tuple[Path, dict[str, str]]:
-    """Returns (interpreter, environment variables). `path` is the folder of an environment, or an
-    interpreter."""
-    if path.is_file():
-        return path, _variables(path.parent.parent)
-    if not (path / "bin" / "python").exists():
-        reason = "there is no bin/python in it" if path.exists() else "no such file or directory"
-        raise invalid_arg(
-            f"parameter '{parameter}' of model '{model}' names no Python environment: {reason}"
-        )
-    return path / "bin" / "python", _variables(path)
-
-
-def _variables(folder: Path) -> dict[str, str]:
-    """The environment variables that `activate` would set."""
-    variables = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX")
-    }
-    variables["PATH"] = f"{folder / 'bin'}:{variables.get('PATH', os.defpath)}"
-    if (folder / "pyvenv.cfg").is_file():
-        variables["VIRTUAL_ENV"] = str(folder)
-    elif (folder / "conda-meta").is_dir():
-        variables["CONDA_PREFIX"] = str(folder)
-        libraries = variables.get("LD_LIBRARY_PATH")
-        variables["LD_LIBRARY_PATH"] = f"{folder / 'lib'}{':' + libraries if libraries else ''}"
-    return variables
 
 
 def _add_packages_of_server(folder: Path) -> None:

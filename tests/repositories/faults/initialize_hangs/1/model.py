@@ -1,5 +1,5 @@
 """Never returns from initialize. Once there, it writes its process id to the FIFO `initializing` in
-$NAIAD_TEST_STATE, if there is one."""
+$TEST_STATE, if there is one."""
 
 import os
 import threading
@@ -7,7 +7,7 @@ import threading
 
 class TritonPythonModel:
     def initialize(self, args):
-        path = os.path.join(os.environ.get("NAIAD_TEST_STATE", ""), "initializing")
+        path = os.path.join(os.environ.get("TEST_STATE", ""), "initializing")
         if os.path.exists(path):
             with open(path, "w") as fifo:
                 fifo.write(str(os.getpid()))

@@ -1,4 +1,4 @@
-"""Its is_ready hook says no while the file `unready` lies in the folder that $NAIAD_TEST_STATE
+"""Its is_ready hook says no while the file `unready` lies in the folder that $TEST_STATE
 names."""
 
 import os
@@ -15,4 +15,4 @@ class TritonPythonModel:
         ]
 
     def is_ready(self):
-        return not os.path.exists(os.path.join(os.environ["NAIAD_TEST_STATE"], "unready"))
+        return not os.path.exists(os.path.join(os.environ["TEST_STATE"], "unready"))

@@ -1,0 +1,91 @@
+"""Parents and children of processes on Linux: who dies with whom, and who adopts orphans.
+
+Python's standard library has no prctl, so it is called through the C library.
+Rule: no function here waits for a process; the caller does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Collection
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Makes the kernel send `number` to this process when the thread that started it ends.
+    `parent` is the process id of the parent, for a parent that has ended before.
+
+    The kernel forgets the signal when the process changes its user, so call this afterwards.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of its descendants whose own parent ends. Without this they
+    become children of init, where nobody ends them."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> list[int]:
+    """The children of this process, dead ones that nobody has waited for included. A child that
+    starts or ends meanwhile may be missing."""
+    if not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+        # A kernel without CONFIG_PROC_CHILDREN.
+        own = os.getpid()
+        return [
+            int(entry)
+            for entry in os.listdir("/proc")
+            if entry.isdigit() and _parent(int(entry)) == own
+        ]
+    pids: list[int] = []
+    for thread in os.listdir("/proc/self/task"):
+        with (
+            contextlib.suppress(FileNotFoundError, ProcessLookupError),  # it has just ended
+            open(f"/proc/self/task/{thread}/children") as listing,
+        ):
+            pids += map(int, listing.read().split())
+    return pids
+
+
+def _parent(pid: int) -> int:
+    """Returns 0 if the process has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def kill_with_group(pid: int) -> None:
+    """Kills a child and, if it leads a process group, the group.
+
+    Call it before the child is waited for: until then its number cannot belong to another process.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def end_children(keep: Collection[int] = ()) -> int:
+    """Kills every child that is not in `keep`, waits for those that have ended, and returns how
+    many still run. Their own children become children of this process as they die, so call it
+    until it returns 0."""
+    num_left = 0
+    for pid in children():
+        if pid in keep:
+            continue
+        kill_with_group(pid)
+        try:
+            is_over = os.waitpid(pid, os.WNOHANG)[0] == pid
+        except ChildProcessError:
+            is_over = True
+        num_left += not is_over
+    return num_left

@@ -1,0 +1,537 @@
+"""Kills workers, templates and processes that models have started, at random, under mixed load. The
+clients check every response.
+
+    python -m tests.attacks.random_kills --kills 1000 [--seed 7]
+
+The load is JSON and binary tensors over HTTP, unary calls and streams over gRPC, event streams, an
+ensemble, and models that fork. The rules:
+- every request gets a response, and no response is wrong;
+- a request fails only if a worker of its model was killed while it was under way;
+- at the end all models serve, and the server's memory and descriptors are what they were after the
+  first fifth of the kills;
+- nothing is left when the server has stopped.
+The server forgets deaths at once (`--worker-restart-window-secs`) and knows no crash loop
+(`--worker-max-restarts`), because here every worker dies more often than any worker should.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import queue
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import tritonclient.grpc as grpc_client
+from tritonclient.utils import InferenceServerException
+
+from tests.server.harness import Server, launch_naiad, process_name, process_tree, wait_gone
+
+REQUEST_LIMIT_S = 60.0
+RESTART_WAIT_S = 30.0
+READY_LIMIT_S = 60.0
+NOTICE_S = 1.0
+"""A request that was sent this long after a kill may still have gone to the dead worker."""
+MEMORY_SLACK_BYTES = 24 << 20
+DESCRIPTOR_SLACK = 16
+STREAM_LENGTH = 20
+LARGE_ELEMENTS = 64_000
+"""256 KB, which travel in shared memory."""
+SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
+EXPECTED_ERRORS = (
+    "its worker process ended",
+    "and is restarting",
+    "is not able to serve",
+    "no instance of the model is able to serve",
+)
+FLAGS = [
+    "--worker-max-restarts=1000000",
+    "--worker-restart-window-secs=0.05",
+    f"--worker-restart-wait-secs={RESTART_WAIT_S:g}",
+    "--log-error=false",
+    "--log-info=true",
+    "--log-warning=false",
+]
+
+CONFIG = """backend: "python"
+max_batch_size: 16
+input [ {{ name: "IN" data_type: TYPE_INT32 dims: [ -1 ] }} ]
+output [ {{ name: "OUT" data_type: TYPE_INT32 dims: [ -1 ] }} ]
+dynamic_batching {{ }}
+instance_group [ {{ count: {count} kind: KIND_CPU }} ]
+"""
+DECOUPLED = """backend: "python"
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ 2 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+model_transaction_policy { decoupled: true }
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"""
+ENSEMBLE = """platform: "ensemble"
+max_batch_size: 16
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ -1 ] } ]
+ensemble_scheduling { step [
+  { model_name: "pair" model_version: -1
+    input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "between" } },
+  { model_name: "lone" model_version: -1
+    input_map { key: "IN" value: "between" } output_map { key: "OUT" value: "OUT" } } ] }
+"""
+ADDS = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            values = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", values + 1)]))
+        return responses
+"""
+FORKS = """
+import os
+import subprocess
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.child = subprocess.Popen(["sleep", "3600"])
+        subprocess.run(["sh", "-c", "setsid sleep 3600 >/dev/null 2>&1 &"])
+
+    def execute(self, requests):
+        child = os.fork()
+        if child == 0:
+            time.sleep(0.001)
+            os._exit(0)
+        os.waitpid(child, 0)
+        responses = []
+        for request in requests:
+            values = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", values + 1)]))
+        return responses
+"""
+STREAMS = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            first, count = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().ravel()
+            for index in range(count):
+                out = pb_utils.Tensor("OUT", np.array([first + index], np.int32))
+                sender.send(pb_utils.InferenceResponse([out]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        return None
+"""
+WORKERS = {"pair": 2, "lone": 1, "forks": 2, "streams": 1}
+PARTS = {"both": ("pair", "lone")}
+"""The models whose workers a request to this model needs; by default only its own."""
+
+
+class Kill(msgspec.Struct, frozen=True):
+    time_s: float
+    model: str
+    """Empty for a template, which takes all workers with it."""
+
+
+class Outcome(msgspec.Struct):
+    num_kills: int = 0
+    killed: Counter[str] = msgspec.field(default_factory=Counter)
+    succeeded: Counter[str] = msgspec.field(default_factory=Counter)
+    lost: Counter[str] = msgspec.field(default_factory=Counter)
+    """Requests that were under way on a killed worker, by client."""
+    violations: list[str] = []
+    memory_bytes: tuple[int, int] = (0, 0)
+    descriptors: tuple[int, int] = (0, 0)
+    seconds: float = 0.0
+
+
+class RefusedError(Exception):
+    """The server's own error, as a client sees it."""
+
+
+# The repository.
+
+
+def write_repository(folder: Path) -> Path:
+    configs = {
+        **{name: CONFIG.format(count=WORKERS[name]) for name in ("pair", "lone", "forks")},
+        "streams": DECOUPLED,
+        "both": ENSEMBLE,
+    }
+    code = {"pair": ADDS, "lone": ADDS, "forks": FORKS, "streams": STREAMS}
+    for name, config in configs.items():
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "config.pbtxt").write_text(config)
+        if name in code:
+            (folder / name / "1" / "model.py").write_text(code[name])
+    return folder
+
+
+# The clients. Each makes one request, checks the response, and raises RefusedError for an error of
+# the server or AssertionError for a wrong response.
+
+
+class HttpClient:
+    def __init__(self, server: Server, model: str, path: str = "infer") -> None:
+        self.name, self.model = f"http {path} {model}", model
+        self._server = server
+        self._path = f"/v2/models/{model}/{path}"
+        self._connection: http.client.HTTPConnection | None = None
+
+    def _post(self, body: bytes, headers: dict[str, str]) -> http.client.HTTPResponse:
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(
+                "127.0.0.1", self._server.http_port, timeout=REQUEST_LIMIT_S
+            )
+        self._connection.request("POST", self._path, body, headers)
+        return self._connection.getresponse()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def call(self, number: int) -> None:
+        values = [number, number + 7, -number]
+        tensor = {"name": "IN", "datatype": "INT32", "shape": [1, 3], "data": values}
+        body = {"id": str(number), "inputs": [tensor]}
+        response = self._post(json.dumps(body).encode(), {})
+        reply = json.loads(response.read())
+        if response.status != 200:
+            raise RefusedError(f"{response.status} {reply['error']}")
+        added = 2 if self.model == "both" else 1
+        assert reply["id"] == str(number), reply
+        assert reply["outputs"][0]["data"] == [value + added for value in values], reply
+
+
+class BinaryClient(HttpClient):
+    def __init__(self, server: Server, model: str) -> None:
+        super().__init__(server, model)
+        self.name = f"http binary {model}"
+
+    def call(self, number: int) -> None:
+        values = np.arange(number, number + LARGE_ELEMENTS, dtype=np.int32)
+        head = json.dumps(
+            {
+                "inputs": [
+                    {
+                        "name": "IN",
+                        "datatype": "INT32",
+                        "shape": [1, LARGE_ELEMENTS],
+                        "parameters": {"binary_data_size": values.nbytes},
+                    }
+                ],
+                "parameters": {"binary_data_output": True},
+            }
+        ).encode()
+        response = self._post(
+            head + values.tobytes(), {"Inference-Header-Content-Length": str(len(head))}
+        )
+        body = response.read()
+        if response.status != 200:
+            raise RefusedError(f"{response.status} {json.loads(body)['error']}")
+        size = int(response.headers["Inference-Header-Content-Length"])
+        assert np.array_equal(np.frombuffer(body[size:], np.int32), values + 1), body[:size]
+
+
+class EventStreamClient(HttpClient):
+    def __init__(self, server: Server) -> None:
+        super().__init__(server, "streams", "generate_stream")
+
+    def call(self, number: int) -> None:
+        response = self._post(json.dumps({"IN": [number, STREAM_LENGTH]}).encode(), {})
+        if response.status != 200:
+            raise RefusedError(f"{response.status} {json.loads(response.read())['error']}")
+        events = [json.loads(part[6:]) for part in response.read().split(b"\n\n") if part]
+        received = [event["OUT"] for event in events if "error" not in event]
+        assert received == list(range(number, number + len(received))), received
+        if "error" in events[-1]:
+            raise RefusedError(events[-1]["error"])
+        assert len(received) == STREAM_LENGTH, received
+
+
+class GrpcClient:
+    def __init__(self, server: Server, model: str) -> None:
+        self.name, self.model = f"grpc {model}", model
+        self._client = grpc_client.InferenceServerClient(server.grpc)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def call(self, number: int) -> None:
+        values = np.array([[number, number + 1]], np.int32)
+        tensor = grpc_client.InferInput("IN", [1, 2], "INT32")
+        tensor.set_data_from_numpy(values)
+        try:
+            result = self._client.infer(
+                self.model, [tensor], request_id=str(number), client_timeout=REQUEST_LIMIT_S
+            )
+        except InferenceServerException as error:
+            raise RefusedError(f"{error.status()} {error.message()}") from None
+        added = 2 if self.model == "both" else 1
+        assert result.get_response().id == str(number)
+        assert np.array_equal(result.as_numpy("OUT"), values + added), result.get_response()
+
+
+class GrpcStreamClient:
+    def __init__(self, server: Server) -> None:
+        self.name, self.model = "grpc stream", "streams"
+        self._received: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        self._client = grpc_client.InferenceServerClient(server.grpc)
+        self._client.start_stream(lambda result, error: self._received.put((result, error)))
+
+    def close(self) -> None:
+        self._client.stop_stream()
+        self._client.close()
+
+    def call(self, number: int) -> None:
+        tensor = grpc_client.InferInput("IN", [2], "INT32")
+        tensor.set_data_from_numpy(np.array([number, STREAM_LENGTH], np.int32))
+        self._client.async_stream_infer("streams", [tensor], request_id=str(number))
+        for index in range(STREAM_LENGTH):
+            result, error = self._received.get(timeout=REQUEST_LIMIT_S)
+            if error is not None:
+                raise RefusedError(f"{error.status()} {error.message()}")
+            assert result.get_response().id == str(number), result.get_response()
+            assert result.as_numpy("OUT").tolist() == [number + index]
+
+
+Client = HttpClient | GrpcClient | GrpcStreamClient
+
+
+def make_clients(server: Server) -> list[Client]:
+    return [
+        HttpClient(server, "pair"),
+        HttpClient(server, "lone"),
+        HttpClient(server, "forks"),
+        HttpClient(server, "both"),
+        BinaryClient(server, "pair"),
+        EventStreamClient(server),
+        GrpcClient(server, "pair"),
+        GrpcClient(server, "lone"),
+        GrpcClient(server, "forks"),
+        GrpcClient(server, "both"),
+        GrpcStreamClient(server),
+    ]
+
+
+# The run.
+
+
+class Run:
+    def __init__(self, server: Server, seed: int) -> None:
+        self._server = server
+        self._random = random.Random(seed)
+        self._kills: list[Kill] = []
+        self._is_over = threading.Event()
+        self._lock = threading.Lock()
+        self._pids: set[int] = set()
+        self.outcome = Outcome()
+
+    def run(self, num_kills: int) -> Outcome:
+        start_s = time.monotonic()
+        clients = make_clients(self._server)
+        threads = [threading.Thread(target=self._load, args=(client,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        first: tuple[int, int] = (0, 0)
+        try:
+            for number in range(num_kills):
+                self._kill_one()
+                if number == num_kills // 5:
+                    self._wait_ready()
+                    first = self._measure()
+        finally:
+            self._is_over.set()
+            for thread in threads:
+                thread.join(2 * REQUEST_LIMIT_S)
+        for client, thread in zip(clients, threads, strict=True):
+            if thread.is_alive():
+                self._violate(f"{client.name}: a request has no response")
+            client.close()
+        self._wait_ready()
+        last = self._measure()
+        self._check_end(first, last)
+        self.outcome.num_kills = num_kills
+        self.outcome.seconds = time.monotonic() - start_s
+        return self.outcome
+
+    def _violate(self, message: str) -> None:
+        with self._lock:
+            self.outcome.violations.append(message)
+
+    # Load.
+
+    def _load(self, client: Client) -> None:
+        numbers = iter(range(1, 1 << 24, 3))
+        while not self._is_over.is_set():
+            number = next(numbers)
+            start_s = time.monotonic()
+            try:
+                client.call(number)
+                with self._lock:
+                    self.outcome.succeeded[client.name] += 1
+            except RefusedError as error:
+                self._judge(client, start_s, str(error))
+            except BaseException as error:
+                self._violate(f"{client.name}: {type(error).__name__}: {error}"[:400])
+                if not isinstance(error, AssertionError):
+                    return  # the connection or the stream is lost
+
+    def _judge(self, client: Client, start_s: float, message: str) -> None:
+        """An error is right only if a worker that the request needed was killed meanwhile."""
+        end_s = time.monotonic()
+        models = {"", *PARTS.get(client.model, (client.model,))}
+        with self._lock:
+            is_explained = any(
+                kill.model in models and start_s - NOTICE_S <= kill.time_s <= end_s
+                for kill in reversed(self._kills)
+            )
+            self.outcome.lost[client.name] += 1
+        if not is_explained:
+            self._violate(f"{client.name}: failed without a kill: {message}")
+        elif not any(text in message for text in EXPECTED_ERRORS):
+            self._violate(f"{client.name}: unexpected error: {message}")
+
+    # Kills.
+
+    def _kill_one(self) -> None:
+        time.sleep(self._random.uniform(0.0, 0.2))
+        kind = self._random.choices(["worker", "template", "child"], [80, 8, 12])[0]
+        targets: list[tuple[int, str]] = []
+        end_s = time.monotonic() + READY_LIMIT_S
+        while not targets:
+            if time.monotonic() > end_s:
+                raise AssertionError(f"no {kind} to kill{self._server.tail()}")
+            targets = list(self._targets(kind))
+        pid, model = self._random.choice(targets)
+        with self._lock:
+            if kind != "child":
+                self._kills.append(Kill(time.monotonic(), model))
+            self.outcome.killed[f"{kind} {model}".strip()] += 1
+        try:
+            os.kill(pid, signal.SIGKILL if kind == "template" else self._random.choice(SIGNALS))
+        except ProcessLookupError:
+            pass
+
+    def _targets(self, kind: str) -> Iterator[tuple[int, str]]:
+        """(process id, model) of the processes of a kind."""
+        templates = _children(self._server.pid)
+        self._pids.update(templates)
+        for template in templates:
+            if kind == "template":
+                yield template, ""
+                continue
+            for worker in _children(template):
+                self._pids.add(worker)
+                model = process_name(worker).partition("_")[0]
+                if kind == "worker" and model in WORKERS:
+                    yield worker, model
+                if kind == "child":
+                    for child in _children(worker):
+                        self._pids.add(child)
+                        yield child, model
+
+    # The end.
+
+    def _wait_ready(self) -> None:
+        end_s = time.monotonic() + READY_LIMIT_S
+        while not self._server.is_ready():
+            if time.monotonic() > end_s:
+                raise AssertionError(f"the server is not ready again{self._server.tail()}")
+            time.sleep(0.02)
+
+    def _measure(self) -> tuple[int, int]:
+        """(memory of the server that it shares with nobody, its open descriptors)"""
+        rollup = Path(f"/proc/{self._server.pid}/smaps_rollup").read_text()
+        private = sum(
+            int(line.split()[1]) << 10
+            for line in rollup.splitlines()
+            if line.startswith(("Private_Clean", "Private_Dirty"))
+        )
+        return private, len(os.listdir(f"/proc/{self._server.pid}/fd"))
+
+    def _check_end(self, first: tuple[int, int], last: tuple[int, int]) -> None:
+        self.outcome.memory_bytes = (first[0], last[0])
+        self.outcome.descriptors = (first[1], last[1])
+        if last[0] - first[0] > MEMORY_SLACK_BYTES:
+            self._violate(f"the server's memory grew from {first[0]} to {last[0]} bytes")
+        if last[1] - first[1] > DESCRIPTOR_SLACK:
+            self._violate(f"the server's descriptors grew from {first[1]} to {last[1]}")
+        tree = process_tree(self._server.pid)
+        # Each worker of `forks` has two processes of its own, fewer if they were killed.
+        most = 2 + sum(WORKERS.values()) + 2 * WORKERS["forks"]
+        if len(tree) > most:
+            names = Counter(process_name(pid) for pid in tree)
+            self._violate(f"{len(tree)} processes, expected at most {most}: {dict(names)}")
+        self._pids.update(tree)
+        code = self._server.stop()
+        if code != 0:
+            self._violate(f"the server exited with status {code}")
+        left = wait_gone(sorted(self._pids - {self._server.pid}), 10)
+        if left:
+            self._violate(f"left behind: {[(pid, process_name(pid)) for pid in left]}")
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            children += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return children
+
+
+def attack(num_kills: int, seed: int, report: Callable[[str], None] = print) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        repository = write_repository(Path(folder) / "models")
+        server = launch_naiad([str(repository)], FLAGS)
+        try:
+            outcome = Run(server.wait_started(), seed).run(num_kills)
+        finally:
+            if server.process.poll() is None:
+                server.stop()
+    report(
+        f"{outcome.num_kills} kills (seed {seed}) in {outcome.seconds:.0f} s: "
+        f"{dict(sorted(outcome.killed.items()))}"
+    )
+    report(f"responses: {dict(sorted(outcome.succeeded.items()))}")
+    report(f"lost with a killed worker: {dict(sorted(outcome.lost.items()))}")
+    report(f"memory {outcome.memory_bytes[0]} -> {outcome.memory_bytes[1]} bytes, ")
+    report(f"descriptors {outcome.descriptors[0]} -> {outcome.descriptors[1]}")
+    for violation in outcome.violations:
+        report(f"VIOLATION: {violation}")
+    return outcome
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0, help="0 chooses one")
+    arguments = parser.parse_args()
+    seed = arguments.seed or random.SystemRandom().randrange(1, 1 << 31)
+    return 1 if attack(arguments.kills, seed).violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
