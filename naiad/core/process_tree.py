@@ -76,16 +76,24 @@ def kill_with_group(pid: int) -> None:
 
 def end_children(keep: Collection[int] = ()) -> int:
     """Kills every child that is not in `keep`, waits for those that have ended, and returns how
-    many still run. Their own children become children of this process as they die, so call it
-    until it returns 0."""
-    num_left = 0
-    for pid in children():
-        if pid in keep:
-            continue
-        kill_with_group(pid)
-        try:
-            is_over = os.waitpid(pid, os.WNOHANG)[0] == pid
-        except ChildProcessError:
-            is_over = True
-        num_left += not is_over
-    return num_left
+    many have not. Each of these sends SIGCHLD when it has; call this again then, because its own
+    children have become children of this process."""
+    while True:
+        num_reaped = num_left = 0
+        for pid in children():
+            if pid not in keep:
+                kill_with_group(pid)
+                if is_reaped(pid):
+                    num_reaped += 1
+                else:
+                    num_left += 1
+        if not num_reaped:
+            return num_left
+
+
+def is_reaped(pid: int) -> bool:
+    """Waits for a child if it has ended."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from naiad.core.process_tree import adopt_orphans, children, kill_with_group
+from naiad.core.process_tree import adopt_orphans, children, is_reaped, kill_with_group
 
 MARK = "NAIAD_WORKER_OF"
 """The environment variable of templates and of everything below them: the server's process id."""
@@ -31,12 +31,16 @@ class Orphans:
         self._mark = f"{MARK}={os.getpid()}".encode()
         self._condemned: set[int] = set()
         """Children that must end and that nobody has waited for."""
+        self._groups: set[int] = set()
+        """The process groups of those, also when they have ended: their members die with them, and
+        a dead process has no environment by which to know it."""
         self.templates: set[int] = set()
         """The process ids of the templates that live."""
 
     def end_all(self, workers: Iterable[int]) -> None:
         """Call it when a template has died. `workers` are the process ids of its workers."""
         self._condemned.update(workers)
+        self._groups |= self._condemned
         self._look(FIRST_LOOK_S)
 
     def _look(self, delay_s: float) -> None:
@@ -50,22 +54,27 @@ class Orphans:
         while self._end_condemned() and time.monotonic() < end_s:
             time.sleep(FIRST_LOOK_S / 10)
 
-    def _end_condemned(self) -> int:
-        """Kills the orphans and waits for those that have ended. Returns how many are left: their
-        own children become children of the server as they die."""
+    def _end_condemned(self) -> bool:
+        """Kills the orphans and waits for those that have ended. Returns False if there were none:
+        until then more may come, because their own children become children of the server as they
+        die."""
         own = set(children())
         self._condemned &= own
         self._condemned |= {
             pid for pid in own - self._condemned - self.templates if self._is_marked(pid)
         }
-        for pid in list(self._condemned):
+        self._groups = self._groups | self._condemned if self._condemned else set()
+        found = list(self._condemned)
+        for pid in found:
             kill_with_group(pid)
-            if os.waitpid(pid, os.WNOHANG)[0] == pid:
+            if is_reaped(pid):
                 self._condemned.remove(pid)
-        return len(self._condemned)
+        return bool(found)
 
     def _is_marked(self, pid: int) -> bool:
         try:
+            if os.getpgid(pid) in self._groups:
+                return True
             with open(f"/proc/{pid}/environ", "rb") as environ:
                 return self._mark in environ.read().split(b"\0")
         except OSError:

@@ -94,7 +94,7 @@ def test_a_load_that_takes_too_long_fails(tmp_path: Path, limit: str) -> None:
     write_model(tmp_path / "models", "slow", initialize=f"open('{gate.path}').read()", extra=extra)
     with naiad([str(tmp_path / "models")], flags) as server:
         status, message = Control(server).load("slow")
-        assert status == 503
+        assert status == 400
         assert "'slow_0' did not load within 0.5 s" in message
         assert "LOAD_TIMEOUT_SECS" in message
         # The server and the template; the worker is gone.

@@ -60,8 +60,7 @@ def servers() -> Iterator[list[Server]]:
     started: list[Server] = []
     yield started
     for server in started:
-        if server.process.poll() is None:
-            server.stop()
+        server.stop()
 
 
 @pytest.fixture
@@ -87,7 +86,6 @@ def test_a_model_that_kills_its_process_group_kills_only_itself(server: Server) 
     crasher = {"inputs": [text("HOW", "")]}
     pid = json.loads(server.post("/v2/models/crasher/infer", crasher)[1])["outputs"][0]["data"][0]
     for _ in range(3):
-        eventually(lambda: server.is_ready("/v2/models/runs_code/ready"), "the model is ready")
         body = {"inputs": [text("CODE", "import os; os.killpg(0, 9)", is_batched=False)]}
         status, _, response = HttpCall(server, "/v2/models/runs_code/infer", body).response()
         assert status == 500, response
@@ -131,7 +129,7 @@ def test_a_killed_template_leaves_no_zombie(server: Server) -> None:
     pid = worker(server)
     run(server, LEAVE_CHILDREN)
     os.kill(parent(pid), signal.SIGKILL)
-    eventually(lambda: server.is_ready("/v2/models/runs_code/ready"), "the model is ready")
+    server.wait_for_line("worker of 'runs_code_0' is back")
     # The server, a template, and three workers.
     eventually(lambda: len(process_tree(server.pid)) == 5, "nothing else is left")
 
@@ -264,7 +262,7 @@ except OSError as error:
         assert reason == "Resource temporarily unavailable"
         old = worker(server)
         os.kill(old, signal.SIGKILL)
-        eventually(lambda: server.is_ready("/v2/models/runs_code/ready"), "the model is ready")
+        server.wait_for_line("worker of 'runs_code_0' is back")
         assert worker(server) != old
 
 
