@@ -55,12 +55,22 @@ def children() -> list[int]:
 
 
 def _parent(pid: int) -> int:
-    """Returns 0 if the process has ended."""
+    """Returns 0 if there is no such process."""
+    return int(_stat(pid)[1])
+
+
+def is_zombie(pid: int) -> bool:
+    """The process has ended, and nobody has waited for it."""
+    return _stat(pid)[0] == b"Z"
+
+
+def _stat(pid: int) -> list[bytes]:
+    """The fields of /proc/PID/stat after the name: the state, the parent, ..."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
-            return int(stat.read().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
+            return stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return [b"", b"0"]
 
 
 def kill_with_group(pid: int) -> None:

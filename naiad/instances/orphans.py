@@ -15,13 +15,20 @@ import os
 import time
 from collections.abc import Iterable
 
-from naiad.core.process_tree import adopt_orphans, children, is_reaped, kill_with_group
+from naiad.core.process_tree import (
+    adopt_orphans,
+    children,
+    is_reaped,
+    is_zombie,
+    kill_with_group,
+)
 
 MARK = "NAIAD_WORKER_OF"
 """The environment variable of templates and of everything below them: the server's process id."""
 FIRST_LOOK_S = 0.02
 LAST_LOOK_S = 10.0
 END_LIMIT_S = 2.0
+ZOMBIE_AGE_S = 1.0
 
 
 class Orphans:
@@ -34,6 +41,8 @@ class Orphans:
         self._groups: set[int] = set()
         """The process groups of those, also when they have ended: their members die with them, and
         a dead process has no environment by which to know it."""
+        self._zombies: dict[int, float] = {}
+        """Dead children that nobody has waited for, and since when they are known."""
         self.templates: set[int] = set()
         """The process ids of the templates that live."""
 
@@ -45,7 +54,8 @@ class Orphans:
 
     def _look(self, delay_s: float) -> None:
         """Looks again, ever less often, as long as something is left."""
-        if self._end_condemned() and delay_s <= LAST_LOOK_S:
+        is_done = not self._end_condemned()
+        if (self._has_zombies() or not is_done) and delay_s <= LAST_LOOK_S:
             self._loop.call_later(delay_s, self._look, 2 * delay_s)
 
     def end_all_now(self) -> None:
@@ -70,6 +80,17 @@ class Orphans:
             if is_reaped(pid):
                 self._condemned.remove(pid)
         return bool(found)
+
+    def _has_zombies(self) -> bool:
+        """Waits for orphans that were dead before they could be known. Whoever starts a process in
+        the server waits for it, so one that nobody has waited for in a while is an orphan."""
+        now_s = self._loop.time()
+        pids = set(children()) - self._condemned - self.templates
+        self._zombies = {pid: self._zombies.get(pid, now_s) for pid in pids if is_zombie(pid)}
+        for pid, since_s in self._zombies.items():
+            if now_s - since_s > ZOMBIE_AGE_S:
+                is_reaped(pid)
+        return bool(self._zombies)
 
     def _is_marked(self, pid: int) -> bool:
         try:

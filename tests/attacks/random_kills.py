@@ -37,13 +37,21 @@ import numpy as np
 import tritonclient.grpc as grpc_client
 from tritonclient.utils import InferenceServerException
 
-from tests.server.harness import Server, launch_naiad, process_name, process_tree, wait_gone
+from tests.server.harness import (
+    Server,
+    launch_naiad,
+    process_name,
+    process_state,
+    process_tree,
+    wait_gone,
+)
 
 REQUEST_LIMIT_S = 60.0
 RESTART_WAIT_S = 30.0
 READY_LIMIT_S = 60.0
 NOTICE_S = 1.0
 """A request that was sent this long after a kill may still have gone to the dead worker."""
+REAP_LIMIT_S = 10.0
 MEMORY_SLACK_BYTES = 24 << 20
 DESCRIPTOR_SLACK = 16
 STREAM_LENGTH = 20
@@ -259,9 +267,9 @@ class EventStreamClient(HttpClient):
 
     def call(self, number: int) -> None:
         response = self._post(json.dumps({"IN": [number, STREAM_LENGTH]}).encode(), {})
-        if response.status != 200:
-            raise RefusedError(f"{response.status} {json.loads(response.read())['error']}")
-        events = [json.loads(part[6:]) for part in response.read().split(b"\n\n") if part]
+        body = response.read()
+        assert body.startswith(b"data: "), (response.status, body[:200])
+        events = [json.loads(part[6:]) for part in body.split(b"\n\n") if part]
         received = [event["OUT"] for event in events if "error" not in event]
         assert received == list(range(number, number + len(received))), received
         if "error" in events[-1]:
@@ -477,12 +485,14 @@ class Run:
             self._violate(f"the server's memory grew from {first[0]} to {last[0]} bytes")
         if last[1] - first[1] > DESCRIPTOR_SLACK:
             self._violate(f"the server's descriptors grew from {first[1]} to {last[1]}")
-        tree = process_tree(self._server.pid)
-        # Each worker of `forks` has two processes of its own, fewer if they were killed.
+        # Each worker of `forks` has two processes of its own, dead or alive.
         most = 2 + sum(WORKERS.values()) + 2 * WORKERS["forks"]
+        end_s = time.monotonic() + REAP_LIMIT_S
+        while len(tree := process_tree(self._server.pid)) > most and time.monotonic() < end_s:
+            time.sleep(0.02)
         if len(tree) > most:
-            names = Counter(process_name(pid) for pid in tree)
-            self._violate(f"{len(tree)} processes, expected at most {most}: {dict(names)}")
+            names = [(pid, process_name(pid), process_state(pid)) for pid in tree]
+            self._violate(f"{len(tree)} processes, expected at most {most}: {names}")
         self._pids.update(tree)
         code = self._server.stop()
         if code != 0:
@@ -517,8 +527,8 @@ def attack(num_kills: int, seed: int, report: Callable[[str], None] = print) -> 
     )
     report(f"responses: {dict(sorted(outcome.succeeded.items()))}")
     report(f"lost with a killed worker: {dict(sorted(outcome.lost.items()))}")
-    report(f"memory {outcome.memory_bytes[0]} -> {outcome.memory_bytes[1]} bytes, ")
-    report(f"descriptors {outcome.descriptors[0]} -> {outcome.descriptors[1]}")
+    report(f"memory of the server: {outcome.memory_bytes[0]} -> {outcome.memory_bytes[1]} bytes")
+    report(f"descriptors of the server: {outcome.descriptors[0]} -> {outcome.descriptors[1]}")
     for violation in outcome.violations:
         report(f"VIOLATION: {violation}")
     return outcome
