@@ -160,7 +160,16 @@ class Channel(Generic[M]):
             _close_all(rights)
         self._waiting.clear()
         self.link.close()
-        self._on_close(reason)
+        on_close = self._on_close
+        # The owner refers to the channel. Without these the memory of a dead worker's channel would
+        # be kept until a full garbage collection.
+        self._buffer = bytearray()
+        self._on_message = self._on_close = _ignore
+        on_close(reason)
+
+
+def _ignore(message: object) -> None:
+    """Stands in for the callbacks of a closed channel."""
 
 
 def _duplicated(rights: Rights) -> Rights:

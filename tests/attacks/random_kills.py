@@ -46,8 +46,8 @@ from tests.server.harness import (
     wait_gone,
 )
 
-REQUEST_LIMIT_S = 60.0
-RESTART_WAIT_S = 30.0
+REQUEST_LIMIT_S = 15.0
+RESTART_WAIT_S = 10.0
 READY_LIMIT_S = 60.0
 NOTICE_S = 1.0
 """A request that was sent this long after a kill may still have gone to the dead worker."""
@@ -68,9 +68,6 @@ FLAGS = [
     "--worker-max-restarts=1000000",
     "--worker-restart-window-secs=0.05",
     f"--worker-restart-wait-secs={RESTART_WAIT_S:g}",
-    "--log-error=false",
-    "--log-info=true",
-    "--log-warning=false",
 ]
 
 CONFIG = """backend: "python"
@@ -418,7 +415,8 @@ class Run:
         if not is_explained:
             self._violate(f"{client.name}: failed without a kill: {message}")
         elif not any(text in message for text in EXPECTED_ERRORS):
-            self._violate(f"{client.name}: unexpected error: {message}")
+            details = self._server.get("/v2/health/details")[1].decode()
+            self._violate(f"{client.name}: unexpected error: {message}; {details}")
 
     # Kills.
 
@@ -529,6 +527,10 @@ def attack(num_kills: int, seed: int, report: Callable[[str], None] = print) -> 
     report(f"lost with a killed worker: {dict(sorted(outcome.lost.items()))}")
     report(f"memory of the server: {outcome.memory_bytes[0]} -> {outcome.memory_bytes[1]} bytes")
     report(f"descriptors of the server: {outcome.descriptors[0]} -> {outcome.descriptors[1]}")
+    for number, line in enumerate(server.lines):
+        if "Traceback" in line:
+            report("\n".join(server.lines[number - 3 : number + 30]))
+            break
     for violation in outcome.violations:
         report(f"VIOLATION: {violation}")
     return outcome

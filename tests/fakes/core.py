@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from naiad.core.health import ServerHealth
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
@@ -116,9 +115,6 @@ class FakeRepository(Repository):
 
     def is_ready(self) -> bool:
         return self._core.ready
-
-    def health(self) -> ServerHealth:
-        return ServerHealth(self.is_live(), self.is_ready(), [])
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         return name in self._core.models and version in ("", "1")
