@@ -261,6 +261,10 @@ class Instance:
             self.facts = loaded.facts
             for sample in self._plan.warmup:
                 await run_sample(sample, self._plan.model_name, self._clock.now_ns(), self.execute)
+        if process.has_ended:
+            # It died after its last reply and before this task continued. Requests that are sent to
+            # it would never end.
+            raise internal("its worker process ended when it had loaded the model")
         self._end_wait()
         self.state = State.READY
         self._heartbeat.begin(process.channel)

@@ -46,7 +46,7 @@ from tests.server.harness import (
     wait_gone,
 )
 
-REQUEST_LIMIT_S = 15.0
+REQUEST_LIMIT_S = 30.0
 RESTART_WAIT_S = 10.0
 READY_LIMIT_S = 60.0
 NOTICE_S = 1.0

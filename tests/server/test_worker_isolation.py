@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def _unload(server: Server, pid: int) -> None:
     assert server.post("/v2/repository/models/runs_code/unload", {})[0] == 200
 
 
-ENDS = {
+ENDS: dict[str, Callable[[Server, int], object]] = {
     "worker killed": lambda server, pid: os.kill(pid, signal.SIGKILL),
     "unload": _unload,
     "template killed": lambda server, pid: os.kill(parent(pid), signal.SIGKILL),

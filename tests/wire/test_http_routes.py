@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -31,13 +32,6 @@ EMPTY_BODY = b'{"error":"failed to parse the request JSON buffer: The document i
     [
         ("GET", "/v2/health/live", 200, TEXT, b""),
         ("GET", "/v2/health/ready", 200, TEXT, b""),
-        (
-            "GET",
-            "/v2/health/details",
-            200,
-            JSON,
-            b'{"live":true,"ready":true,"models":[]}',
-        ),
         ("GET", "/v2/models/add_sub/ready", 200, TEXT, b""),
         ("GET", "/v2/models/add_sub/versions/1/ready", 200, TEXT, b""),
         (
@@ -193,6 +187,17 @@ async def test_head_is_get_without_the_body(path: str) -> None:
     async with serving() as server:
         get, head = await call(server.port, "GET", path), await call(server.port, "HEAD", path)
         assert (head.status, head.headers, head.body) == (get.status, get.headers, b"")
+
+
+@on_uvloop
+async def test_health_details_list_every_model() -> None:
+    core = FakeCore()
+    async with serving(core=core) as server:
+        details = json.loads((await call(server.port, "GET", "/v2/health/details")).body)
+    assert (details["live"], details["ready"]) == (True, True)
+    add_sub = {"name": "add_sub", "version": "1", "ready": True, "instances": []}
+    assert add_sub in details["models"]
+    assert [row["name"] for row in details["models"]] == sorted(core.models)
 
 
 @on_uvloop

@@ -14,6 +14,8 @@ from naiad.errors import Code, NaiadError
 from naiad.instances.instance import State
 from naiad.instances.template_process import Templates
 from naiad.instances.worker_process import WorkerProcess
+from naiad.ipc.messages import Loaded
+from naiad.ipc.work import LoadArguments
 from tests.unit.instances.identity_instance import make_instance, make_job
 
 
@@ -94,6 +96,25 @@ async def test_unloading_during_a_restart_leaves_no_process(
     process = await starting.get()
     await instance.stop(5)
     await asyncio.wait_for(process.exited, 60)
+
+
+async def test_a_worker_that_dies_when_it_has_loaded_does_not_serve(
+    templates: Templates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply and the end of the process may arrive before the task that waits for the reply
+    continues. An instance that counted as ready then would lose its first batch."""
+    instance = make_instance(templates)
+    load = WorkerProcess.load
+
+    async def load_and_die(process: WorkerProcess, arguments: LoadArguments) -> Loaded:
+        loaded = await load(process, arguments)
+        await process.kill()
+        return loaded
+
+    monkeypatch.setattr(WorkerProcess, "load", load_and_die)
+    with pytest.raises(NaiadError, match="its worker process ended"):
+        await instance.load()
+    assert not instance.is_serving
 
 
 async def test_workers_die_with_their_template(templates: Templates) -> None:

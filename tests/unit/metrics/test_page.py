@@ -78,6 +78,7 @@ OWN_FAMILIES = [
     ("naiad_log_messages_dropped_total", "counter"),
     ("naiad_request_memory_refused_total", "counter"),
     ("naiad_workers_ready", "gauge"),
+    ("naiad_oldest_execution_seconds", "gauge"),
     ("naiad_connections", "gauge"),
     ("naiad_info", "gauge"),
     ("naiad_request_memory_limit_bytes", "gauge"),
@@ -156,7 +157,7 @@ def test_names_help_and_order_are_tritons() -> None:
 
 
 def test_counters_and_gauges_of_a_model() -> None:
-    text = render(ModelSeries(busy(), num_workers_ready=2))
+    text = render(ModelSeries(busy(), num_workers_ready=2, oldest_execution_s=0.5))
     labels = '{model="m",version="1"}'
     expected = {
         "nv_inference_request_success": 2,
@@ -171,6 +172,7 @@ def test_counters_and_gauges_of_a_model() -> None:
         "nv_model_load_duration_secs": 1.5,
         "naiad_worker_restarts_total": 2,
         "naiad_workers_ready": 2,
+        "naiad_oldest_execution_seconds": 0.5,
     }
     for name, value in expected.items():
         assert lines(text, name) == [f"{name}{labels} {value}"]
