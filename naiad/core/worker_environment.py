@@ -22,7 +22,7 @@ ALWAYS = (
     *("TORCH*", "PYTORCH_*", "TRITON_INTERPRET", "HF_HOME", "HF_HUB_*"),
     *FOR_WORKERS,
 )
-"""What interpreters, loaders and frameworks need. It passes whatever `--worker-environment` says."""
+"""What interpreters, loaders and frameworks need. It always passes."""
 
 
 def worker_environment(

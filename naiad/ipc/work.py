@@ -133,7 +133,8 @@ class LoadArguments(msgspec.Struct, array_like=True):
 
 
 class Confinement(msgspec.Struct, array_like=True, frozen=True):
-    """As whom a worker runs, and how much it may use. Processes that its model starts inherit it."""
+    """The user of a worker, and limits on what it may use. Processes that its model starts inherit
+    them."""
 
     user: int | None = None
     """A user id; None means the server's user."""

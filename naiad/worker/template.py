@@ -86,9 +86,11 @@ class Template:
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> None:
-        """Returns when the server has closed the socket or is gone, or on SIGTERM."""
+        """Returns when the server has closed the socket or is gone."""
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        # The parent-death signal only wakes the loop. A service manager may send SIGTERM to every
+        # process; the server drains then, and needs its templates until it closes the socket.
         signal.signal(signal.SIGTERM, lambda number, frame: None)
         self._helpers = children()
         self._send(TemplateReady())
@@ -99,8 +101,7 @@ class Template:
         while os.getppid() == self._server:
             for fd, _ in poll.poll():
                 if fd == self._wake_read:
-                    if signal.SIGTERM in os.read(self._wake_read, 4096):
-                        return
+                    os.read(self._wake_read, 4096)
                     self._reap()
                     continue
                 size, ancillary, _, _ = self._sock.recvmsg_into([buffer], ANCILLARY_BYTES)
@@ -196,7 +197,7 @@ def _ended_child() -> int | None:
 def main() -> None:
     """The arguments are BACKEND SOCKET_FD SERVER_PID; naiad.worker.bootstrap calls it."""
     backend_name, fd, server = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    # SIGTERM ends the process at once while it imports, and `run` in order when it has workers.
+    # While the process imports, SIGTERM ends it at once. `run` ends its workers first.
     die_with_parent(server, signal.SIGTERM)
     adopt_orphans()
     # The server handles Ctrl-C: it drains, and then closes the socket.
