@@ -104,12 +104,17 @@ def _unload(server: Server, pid: int) -> None:
     assert server.post("/v2/repository/models/runs_code/unload", {})[0] == 200
 
 
+def _kill(server: Server, pid: int) -> None:
+    server.signal(signal.SIGKILL)
+    server.wait_exit()
+
+
 ENDS: dict[str, Callable[[Server, int], object]] = {
     "worker killed": lambda server, pid: os.kill(pid, signal.SIGKILL),
     "unload": _unload,
     "template killed": lambda server, pid: os.kill(parent(pid), signal.SIGKILL),
     "server stopped": lambda server, pid: server.stop(),
-    "server killed": lambda server, pid: server.signal(signal.SIGKILL),
+    "server killed": _kill,
 }
 
 
