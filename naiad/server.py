@@ -79,6 +79,9 @@ def run(settings: Settings) -> int:
             print(error.details, file=sys.stderr)
         return 1
     finally:
+        # The exit status is decided, and a further signal must not change it.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         log.report_repeats(is_final=True)
         log.flush()
 
