@@ -230,6 +230,7 @@ def hide_secrets(settings: Settings) -> None:
     hide_variables([name for name in os.environ if is_secret(name, secrets)])
     restrictions = (*settings.http_restricted_api, *settings.grpc_restricted_protocol)
     hide_arguments(restriction.value for restriction in restrictions)
+    hide_arguments(settings.api_key)
     hide_arguments(entry.value for entry in settings.cache_config if entry.setting == "password")
 
 

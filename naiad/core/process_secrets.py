@@ -28,11 +28,11 @@ def hide_variables(names: Iterable[str]) -> None:
 
 
 def hide_arguments(secrets: Iterable[str]) -> None:
-    """`secrets` are the ends of arguments, such as VALUE of `--flag=KEY=VALUE`."""
+    """`secrets` are arguments, or the ends of arguments such as VALUE of `--flag=KEY=VALUE`."""
     region = _region(ARG_START, ARG_END)
-    for secret in secrets:
-        if secret:
-            _overwrite(region, b"=" + secret.encode("utf-8", "surrogateescape"), 1)
+    for secret in filter(None, secrets):
+        for before in (b"=", b"\0"):
+            _overwrite(region, before + secret.encode("utf-8", "surrogateescape"), 1)
 
 
 def _region(start: int, end: int) -> tuple[int, int]:

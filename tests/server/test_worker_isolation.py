@@ -160,7 +160,7 @@ def test_imports_nothing_from_the_current_directory(
 
 SECRETS = {
     "NAIAD_ID": "of-the-server",
-    "NAIAD_API_KEY": "key-of-a-client",
+    "NAIAD_OTHER_KEY": "key-of-a-client",
     "TRITONCACHE_REDIS_PASSWORD": "password-of-redis",
     "MY_TOKEN": "token-of-a-model",
 }
@@ -190,11 +190,11 @@ def test_only_named_variables_pass(repositories: Path) -> None:
         EXPLICIT,
         "--load-model=runs_code",
         "--worker-environment=OTHER_*",
-        "--worker-environment=NAIAD_API_KEY",
+        "--worker-environment=NAIAD_OTHER_KEY",
     ]
     environment = {**SECRETS, "OTHER_1": "1"}
     with naiad([str(repositories / "faults")], flags, environment) as server:
-        assert variables(server).keys() & environment.keys() == {"OTHER_1", "NAIAD_API_KEY"}
+        assert variables(server).keys() & environment.keys() == {"OTHER_1", "NAIAD_OTHER_KEY"}
 
 
 def test_a_secret_on_the_command_line_is_hidden(repositories: Path) -> None:
@@ -202,6 +202,8 @@ def test_a_secret_on_the_command_line_is_hidden(repositories: Path) -> None:
         EXPLICIT,
         "--load-model=runs_code",
         "--http-restricted-api=logging:admin-key=hunter2hunter2",
+        "--api-key",
+        "sk-hunter2hunter2hunter2hunter2hunter2",
     ]
     with naiad([str(repositories / "faults")], flags) as server:
         command = Path(f"/proc/{server.pid}/cmdline").read_bytes()
