@@ -3,6 +3,7 @@ when the folder is back."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -71,14 +72,16 @@ def test_serves_again_when_the_folder_is_back(rig: Rig) -> None:
     rig.remove()
     assert not rig.is_ready()
     assert not rig.server.is_ready()
-    status, message = rig.control.infer("m")
-    assert (status, message) == (
+    trouble = "was killed by SIGKILL and cannot be restarted: the folder of the model is gone"
+    assert rig.control.infer("m") == (
         503,
-        "Request for unknown model: 'm' version 1 is not at ready state",
+        f"model 'm' version 1 is not able to serve: worker of 'm_0' {trouble}",
     )
     ((_, _, state, reason),) = rig.control.index("m")
-    assert state == "UNAVAILABLE"
-    assert reason.endswith("and cannot be restarted: the folder of the model is gone")
+    assert (state, reason) == ("UNAVAILABLE", f"Internal: worker of 'm_0' {trouble}")
+    details = json.loads(rig.server.get("/v2/health/details")[1])
+    (instance,) = details["models"][0]["instances"]
+    assert (instance["state"], instance["reason"]) == ("files missing", trouble)
     rig.restore()
     rig.wait_ready()
     assert rig.control.word("m") == "first"
