@@ -29,4 +29,4 @@ class ServerHealth(msgspec.Struct):
     live: bool
     ready: bool
     models: list[ModelHealth]
-    """Every loaded version."""
+    """Every loaded version; for a client with an API key, those that the key may see."""

@@ -30,7 +30,9 @@ class MetadataRoutes:
         self._core.ask_ready(lambda is_ready: respond_empty(exchange, 200 if is_ready else 400))
 
     def health(self, exchange: Exchange, _names: Names) -> None:
-        respond_json(exchange, encode_health(self._core.health()))
+        health = self._core.health()
+        health.models = visible(health.models, exchange.identity)
+        respond_json(exchange, encode_health(health))
 
     def model_ready(self, exchange: Exchange, names: Names) -> None:
         def respond(is_ready: bool) -> None:
