@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from naiad.core.model_name import trim_name
 from naiad.core.model_spec import ModelIndex
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, invalid_arg, not_found, unavailable
@@ -32,8 +33,6 @@ from naiad.shm.arena import INLINE_MAX_BYTES
 RETRY_AFTER_S = 1
 LATEST = ""
 MAX_VERSION = 2**63 - 1
-WHITE_SPACE = " \t\n\v\f\r"
-"""The characters that Triton trims from the name of a model."""
 
 
 class RepositoryOptions(msgspec.Struct, frozen=True):
@@ -198,7 +197,7 @@ class Repository:
         does not exist, is no error, whatever its name."""
         self._require_explicit()
         await self._operations.unload(
-            name.strip(WHITE_SPACE), unload_dependents=unload_dependents, caller=caller
+            trim_name(name), unload_dependents=unload_dependents, caller=caller
         )
 
     def _require_explicit(self) -> None:
@@ -248,7 +247,7 @@ def parse_version(version: str) -> int:
 def checked_name(name: str) -> str:
     """The name without the white space around it. Raises NaiadError if it is not that of a
     model."""
-    trimmed = name.strip(WHITE_SPACE)
+    trimmed = trim_name(name)
     if not trimmed:
         raise invalid_arg("Model name cannot be empty. Please enter a valid name to deploy.")
     if "/" in trimmed or "\\" in trimmed or "\0" in trimmed or trimmed in (".", ".."):

@@ -225,6 +225,28 @@ async def test_a_revoked_key_fails_on_the_fast_path_of_an_open_connection() -> N
         await client.close()
 
 
+@pytest.mark.parametrize("operation", ["load", "unload"])
+@on_uvloop
+async def test_white_space_around_a_name_does_not_open_another_model(operation: str) -> None:
+    """The repository ignores the white space. The pattern of a key must not match it."""
+    ring = Ring()
+    key = ring.create("one more", scopes=SCOPES, models=("?add_sub", "add_sub?"))
+    own = ring.create("own", scopes=SCOPES, models=("add_sub",))
+    async with serving(guard=ring.guard()) as server:
+        client = await Client.connect(server.port)
+        for name in ("%20add_sub", "%09add_sub", "add_sub%0A", "%0D%0B%0Cadd_sub%20"):
+            path = f"/v2/repository/models/{name}/{operation}"
+            reply = await client.call("POST", path, b"", bearer(key))
+            assert (reply.status, reply.json()["error"]) == (
+                404,
+                "Request for unknown model: 'add_sub' is not found",
+            )
+            assert (server.core.loaded, server.core.unloaded) == ([], [])
+        path = f"/v2/repository/models/%20add_sub/{operation}"
+        assert (await client.call("POST", path, b"", bearer(own))).status == 200
+        await client.close()
+
+
 @on_uvloop
 async def test_lists_show_only_what_a_key_may_see() -> None:
     ring = Ring()
@@ -235,6 +257,8 @@ async def test_lists_show_only_what_a_key_may_see() -> None:
         assert [row["name"] for row in reply.json()] == ["add_sub", "old"]
         reply = await client.call("GET", "/v2/models/stats", b"", bearer(key))
         assert [row["name"] for row in reply.json()["model_stats"]] == ["add_sub"]
+        reply = await client.call("GET", "/v2/health/details", b"", bearer(key))
+        assert [row["name"] for row in reply.json()["models"]] == ["add_sub"]
         await client.close()
     async with language_server(ring.guard()) as (_, server):
         client = await Client.connect(server.port)
@@ -319,6 +343,24 @@ async def test_every_rpc_hides_models_of_others(ring: Ring, rig: Rig, name: str)
     )
     assert rig.core.requests == []
     assert rig.core.loaded == []
+
+
+@pytest.mark.parametrize("kind", [pb.RepositoryModelLoadRequest, pb.RepositoryModelUnloadRequest])
+async def test_white_space_around_a_name_does_not_open_another_model_over_grpc(
+    ring: Ring, rig: Rig, kind: type[Any]
+) -> None:
+    key = ring.create("one more", scopes=SCOPES, models=("?add_sub", "add_sub?"))
+    own = ring.create("own", scopes=SCOPES, models=("add_sub",))
+    rpc = kind.DESCRIPTOR.name.removesuffix("Request")
+    for name in (" add_sub", "\tadd_sub", "add_sub\n", "\r\v\fadd_sub "):
+        call = await rig.unary(rpc, kind(model_name=name).SerializeToString(), bearer(key))
+        assert (call.status, call.message) == (
+            5,
+            "Request for unknown model: 'add_sub' is not found",
+        )
+        assert (rig.core.loaded, rig.core.unloaded) == ([], [])
+    call = await rig.unary(rpc, kind(model_name=" add_sub").SerializeToString(), bearer(own))
+    assert call.status == 0
 
 
 async def test_grpc_lists_show_only_what_a_key_may_see(ring: Ring, rig: Rig) -> None:

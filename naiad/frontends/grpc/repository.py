@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from naiad.core.identity import Identity
+from naiad.core.model_name import trim_name
 from naiad.errors import invalid_arg, unsupported
 from naiad.frontends.core import ModelControl
 from naiad.frontends.grpc.unary import SlowCalls, unary
@@ -81,7 +82,7 @@ class RepositoryControl:
 
 
 def _model_name(request: pb.RepositoryModelLoadRequest | pb.RepositoryModelUnloadRequest) -> str:
-    return request.model_name
+    return trim_name(request.model_name)
 
 
 def _refuse_repository_name(name: str) -> None:

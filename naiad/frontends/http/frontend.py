@@ -97,7 +97,7 @@ class HttpFrontend:
             Entry("GET", "/", PAGE, welcome),
             Entry("GET", "/v2/health/live", HEALTH, simple(metadata.live)),
             Entry("GET", "/v2/health/ready", HEALTH, simple(metadata.ready)),
-            # Who may see the statistics may see this: it names every model.
+            # A key that may see the statistics of its models may see this.
             Entry("GET", "/v2/health/details", STATISTICS, simple(metadata.health)),
             Entry("GET", _MODEL + "/ready", HEALTH, simple(metadata.model_ready)),
             Entry("GET", "/v2", METADATA, simple(metadata.server)),
@@ -113,12 +113,14 @@ class HttpFrontend:
                 _REPOSITORY + "/models/(?P<model>[^/]+)/load",
                 MODEL_REPOSITORY,
                 simple(repository.load),
+                trims_name=True,
             ),
             Entry(
                 "POST",
                 _REPOSITORY + "/models/(?P<model>[^/]+)/unload",
                 MODEL_REPOSITORY,
                 simple(repository.unload),
+                trims_name=True,
             ),
             Entry("GET", _MEMORY + "/status", SHARED_MEMORY, simple(memory.status)),
             Entry("POST", _MEMORY + "/register", SHARED_MEMORY, simple(memory.register)),

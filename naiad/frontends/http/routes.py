@@ -16,6 +16,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from naiad.core.model_name import trim_name
 from naiad.errors import Code, NaiadError
 from naiad.frontends.http.browser_check import BrowserCheck
 from naiad.frontends.http.options import Restriction
@@ -44,6 +45,8 @@ class Entry(msgspec.Struct, frozen=True):
     hidden: Callable[[Names], NaiadError] | None = None
     """The error for a model that the key may not see: the one for a model that does not exist. None
     is Triton's error for most routes."""
+    trims_name: bool = False
+    """The repository ignores white space around the name of the model, so the guard must, too."""
 
 
 def simple(
@@ -96,6 +99,8 @@ class RouteTable:
         route = entry.build(head, names)
         if self._guard is not None:
             name = names.get("model", "")
+            if entry.trims_name:
+                name = trim_name(name)
             hidden = entry.hidden(names) if entry.hidden is not None and name else None
             is_openai = head.path.startswith(b"/v1")
             route.gate = self._guard.gate(
