@@ -14,12 +14,15 @@ GROUPS = (128, 64, 32)
 
 
 def round_fp8(weight: Tensor, scale_dtype: torch.dtype = torch.float32) -> QuantizedMatrix:
-    """A scale per output."""
-    scales = stored_scales(
-        weight.abs().amax(dim=1, keepdim=True).float().clamp_min(1e-12) / FP8_MAX, scale_dtype
-    )
+    scales = fp8_scales(weight, scale_dtype)
     values = (weight.float() / scales).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
     return QuantizedMatrix(WeightKind.FP8, values, scales, has_quantized_inputs=True)
+
+
+def fp8_scales(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns a scale per output, as [outputs, 1]."""
+    largest = weight.abs().amax(dim=1, keepdim=True).float().clamp_min(1e-12)
+    return stored_scales(largest / FP8_MAX, dtype)
 
 
 def stored_scales(scales: Tensor, dtype: torch.dtype) -> Tensor:

@@ -32,7 +32,7 @@ from naiad.llm.quantization.matrix import QuantizedMatrix, WeightKind
 from naiad.llm.quantization.round_matrix import GROUPS, round_fp8, round_integers
 from naiad.tools.quantize import awq
 from naiad.tools.quantize.calibration import cut_tokens, read_text
-from naiad.tools.quantize.gptq import round_gptq
+from naiad.tools.quantize.gptq import round_gptq, round_gptq_fp8
 from naiad.tools.quantize.kv_range import KvRange
 from naiad.tools.quantize.layered_model import PREFIX, LayeredModel
 from naiad.tools.quantize.measurement import Quality, compare
@@ -40,6 +40,8 @@ from naiad.tools.quantize.options import QuantizeOptions
 from naiad.tools.quantize.samples import Samples
 
 STATE = "naiad_quantize.json"
+KV_STRETCHES = 16
+"""Stretches of text that the scales of the KV cache are calibrated with."""
 COPIED = (
     "tokenizer*", "special_tokens_map.json", "generation_config.json", "chat_template*", "vocab*",
     "merges.txt", "added_tokens.json",
@@ -151,7 +153,7 @@ class QuantizeJob:
         )
 
     def _calibrate(self, layer: Any, hidden: Tensor) -> tuple[Tensor, dict[str, Samples]]:
-        has_hessian = self.options.qformat == "int4_gptq"
+        has_hessian = self.options.qformat in ("int4_gptq", "fp8")
         samples = {name: Samples(name, has_hessian) for name, _ in _linears(layer)}
         hooks = [
             module.register_forward_pre_hook(
@@ -170,7 +172,7 @@ class QuantizeJob:
         prefix = PREFIX.format(index)
         kv_range = KvRange(layer, prefix.rstrip("."), self.model.config)
         with kv_range.observed():
-            self.model.run(layer, hidden, self.options.batch_size)
+            self.model.run(layer, hidden[:KV_STRETCHES], self.options.batch_size)
         return {prefix + name: scale for name, scale in kv_range.scales().items()}
 
     @torch.inference_mode()
@@ -200,7 +202,10 @@ class QuantizeJob:
         kind = self.options.kind
         dtype = torch.float16 if self.options.layout == "awq" else self.saved_dtype
         if kind is WeightKind.FP8:
-            return round_fp8(weight, dtype)
+            # Of the head nothing is sampled.
+            if sample is None:
+                return round_fp8(weight, dtype)
+            return round_gptq_fp8(module, weight, sample.hessian, dtype)
         if kind is WeightKind.INT8:
             return round_integers(weight, WeightKind.INT8, 0, True, dtype)
         group = self._group(module, weight.shape[1])

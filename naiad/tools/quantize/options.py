@@ -73,4 +73,5 @@ class QuantizeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_calibrated(self) -> bool:
-        return self.qformat in ("int4_awq", "int4_gptq") or bool(self.kv_cache_dtype)
+        is_measured = self.qformat in ("int4_awq", "int4_gptq", "fp8")
+        return is_measured or bool(self.kv_cache_dtype)
