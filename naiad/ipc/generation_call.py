@@ -20,13 +20,21 @@ from naiad.core.datatype import DATATYPES
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.tensor import Tensor
-from naiad.errors import internal
-from naiad.llm.parameters import SamplingParameters
+from naiad.errors import internal, invalid_arg
+from naiad.llm.parameters import (
+    MAX_SALT_CHARACTERS,
+    SamplingParameters,
+    check_integer,
+)
 
 LANGUAGE_BACKENDS = frozenset({"llm", "vllm", "tensorrtllm"})
 """The values of `backend` in configs of models that accept these calls."""
 CALL_PARAMETER = "naiad_generation"
 """The name of the request parameter that holds the call, and of the one output of its responses."""
+
+
+GRAMMAR_KINDS = ("json_object", "json_schema", "regex", "ebnf", "structural_tag")
+MAX_GRAMMAR_CHARACTERS = 64 << 10
 
 
 class GrammarCall(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -36,6 +44,18 @@ class GrammarCall(msgspec.Struct, frozen=True, omit_defaults=True):
     """json_object, json_schema, regex, ebnf or structural_tag."""
     value: str = ""
     """The schema (JSON text), expression or grammar; empty for json_object."""
+
+    def check(self) -> None:
+        """Raises NaiadError."""
+        if self.kind not in GRAMMAR_KINDS:
+            raise invalid_arg(
+                f"grammar kind is '{self.kind[:40]}', expected one of {', '.join(GRAMMAR_KINDS)}"
+            )
+        if len(self.value) > MAX_GRAMMAR_CHARACTERS:
+            raise invalid_arg(
+                f"the {self.kind} of the request has {len(self.value)} characters, "
+                f"expected at most {MAX_GRAMMAR_CHARACTERS}"
+            )
 
 
 class GenerationCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,8 +78,25 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     grammar: GrammarCall | None = None
     priority: int = 0
     cache_salt: str = ""
+    group: str = ""
+    """Calls of one client request have the same group; together they get one share of the
+    engine."""
     is_streamed: bool = True
     """False means one event, with everything, at the end."""
+
+    def check(self) -> None:
+        """Checks everything that does not depend on the model. Raises NaiadError."""
+        if (self.prompt is None) == (self.messages is None):
+            raise invalid_arg("expected either a prompt or messages")
+        self.parameters.check_ranges()
+        check_integer("priority", self.priority)
+        if len(self.cache_salt) > MAX_SALT_CHARACTERS:
+            raise invalid_arg(
+                f"cache_salt has {len(self.cache_salt)} characters, "
+                f"expected at most {MAX_SALT_CHARACTERS}"
+            )
+        if self.grammar is not None:
+            self.grammar.check()
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
@@ -107,7 +144,8 @@ def generation_request(
     spec: ModelSpec, call: GenerationCall, id: str = "", model_version: str = ""
 ) -> InferRequest:
     """The inputs that the model's config requires are present but empty, because the call contains
-    everything."""
+    everything. Raises NaiadError if a value is out of range."""
+    call.check()
     inputs = [
         _blank(tensor, spec.max_batch_size > 0)
         for tensor in spec.inputs.values()
@@ -131,8 +169,13 @@ def _blank(tensor: TensorSpec, is_batched: bool) -> Tensor:
 
 
 def read_call(text: str) -> GenerationCall:
-    """Raises msgspec.ValidationError or DecodeError."""
-    return _CALL_DECODER.decode(text)
+    """Raises NaiadError."""
+    try:
+        call = _CALL_DECODER.decode(text)
+    except msgspec.MsgspecError as error:
+        raise invalid_arg(f"'{CALL_PARAMETER}' cannot be read: {error}") from None
+    call.check()
+    return call
 
 
 def event_tensor(event: GenerationEvent) -> Tensor:

@@ -13,6 +13,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,8 +48,8 @@ class Engine:
         self.scheduler = scheduler
         self.builder = builder
         self.settings = settings
-        self.chat_template: ChatTemplate | None = None
-        """The checkpoint's own template, which turns chats into prompts. Set by load.py."""
+        self.open_chat_template: Callable[[], ChatTemplate | None] = lambda: None
+        """Set by load.py. Reading a template computes its constants, so it waits for a use."""
         self.quantization = ""
         """The format of the weights and the kernels that multiply them, as text for people. Empty
         for weights that are not quantized."""
@@ -64,6 +65,12 @@ class Engine:
         self._outputs: list[TokenOutput] = []
         self._num_submitted = 0
 
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """The checkpoint's own template, which turns chats into prompts. It is rendered without
+        limits of time and memory: a server uses naiad.backends.llm.chat. Raises NaiadError."""
+        return self.open_chat_template()
+
     def submit(self, request: GenerationRequest) -> None:
         """Raises NaiadError: INVALID_ARG for what is wrong with the request, UNAVAILABLE when too
         many wait already."""
@@ -71,9 +78,9 @@ class Engine:
             raise invalid_arg(f"a request with id '{request.id}' is under way already")
         request.parameters.check(self.builder.vocab_size)
         request.parameters.check_room(self.settings.max_waiting_requests)
-        if len(self.scheduler.waiting) + request.parameters.n > self.settings.max_waiting_requests:
+        if self.scheduler.num_waiting + request.parameters.n > self.settings.max_waiting_requests:
             raise unavailable(
-                f"{len(self.scheduler.waiting)} requests wait already, the limit is "
+                f"{self.scheduler.num_waiting} requests wait already, the limit is "
                 f"{self.settings.max_waiting_requests}",
                 1,
             )
@@ -127,7 +134,7 @@ class Engine:
         scheduler, pool = self.scheduler, self.scheduler.pool
         return EngineLoad(
             len(scheduler.running),
-            len(scheduler.waiting),
+            scheduler.num_waiting,
             pool.num_used / max(1, pool.capacity),
             scheduler.num_prefix_queries,
             scheduler.num_prefix_hits,

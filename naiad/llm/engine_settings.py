@@ -56,6 +56,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Lets a checkpoint without a fast path bring Python code of its own."""
     allow_pickle: bool = False
     """Lets pytorch_model.bin be read where there are no safetensors."""
+    trust_request_chat_template: bool = False
+    """Lets a request bring its own chat template."""
+    max_prompt_bytes: int | None = None
+    """A longer prompt is refused before it is tokenized. None: 16 bytes per token of
+    max_model_len."""
+    max_request_share: float = 0.5
+    """Share of max_num_seqs that the completions of one client request may run at a time; the
+    others of the same request wait."""
     max_waiting_requests: int = 1024
     """A request beyond them is refused with UNAVAILABLE."""
     use_cuda_graphs: bool = True
@@ -90,11 +98,16 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             "num_kv_blocks",
             "kv_cache_bytes",
             "max_waiting_requests",
+            "max_prompt_bytes",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise invalid_arg(f"{name} is {value}, expected at least 1")
-        for name in ("gpu_memory_utilization", "kv_cache_free_gpu_mem_fraction"):
+        for name in (
+            "gpu_memory_utilization",
+            "kv_cache_free_gpu_mem_fraction",
+            "max_request_share",
+        ):
             value = getattr(self, name)
             if value is not None and not 0.0 < value <= 1.0:
                 raise invalid_arg(f"{name} is {value:g}, expected more than 0 and at most 1")

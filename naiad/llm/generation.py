@@ -61,6 +61,8 @@ class GenerationRequest(msgspec.Struct, eq=False, kw_only=True):
     """The native engine needs a Grammar, the OpenVINO engine an EbnfGrammar."""
     cache_salt: str = ""
     """Prefixes are shared only between requests with the same salt."""
+    group: str = ""
+    """Requests with the same group get one share of the engine; empty for a request of its own."""
     add_special_tokens: bool = True
     """False for a prompt that already has them, such as a rendered chat template."""
     should_detokenize: bool = True

@@ -1,9 +1,11 @@
-"""The sampling and stop parameters of one request, checked once before the engine accepts it.
+"""The sampling and stop parameters of one request, and the range of each.
 
 In:  the client's parameters under Naiad's names. Out: read by the sampler's slot table and by the
      stop checks.
 Rule: a bad value is the request's INVALID_ARG, with the parameter's name, its value and the
-      expected values.
+      expected values. Every reader of a protocol calls `check_ranges` before it builds anything
+      from the parameters; the engine calls `check`, which also knows the vocabulary. The table in
+      docs/llm-backend.md shows these ranges; tests/unit/llm/test_parameters.py compares the two.
 """
 
 from __future__ import annotations
@@ -12,12 +14,49 @@ import math
 
 import msgspec
 
-from naiad.errors import invalid_arg
+from naiad.errors import NaiadError, invalid_arg
 
+MAX_INTEGER = (1 << 63) - 1
+MIN_INTEGER = -(1 << 63)
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKENS = 64
+MAX_STOPS = 64
+MAX_STOP_LENGTH = 256
+MAX_STOP_CHARACTERS = 4096
+"""Maximum length of all stop strings together. Every new token is compared with all of them."""
+MAX_BAD_WORDS = 128
+MAX_BAD_WORD_CHARACTERS = 4096
+"""Maximum length of all bad words together. Each is tokenized twice."""
 MAX_COMPLETIONS = 128
+MAX_SALT_CHARACTERS = 1024
+FLOAT_RANGES = {
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.01, 100.0),
+    "presence_penalty": (-100.0, 100.0),
+    "frequency_penalty": (-100.0, 100.0),
+}
+INTEGER_RANGES = {
+    "max_tokens": (1, MAX_INTEGER),
+    "min_tokens": (0, MAX_INTEGER),
+    "top_k": (-1, MAX_INTEGER),
+    "seed": (MIN_INTEGER, (1 << 64) - 1),
+    "n": (1, MAX_COMPLETIONS),
+    "logprobs": (0, MAX_LOGPROBS),
+}
+OPENAI_RANGES: dict[str, tuple[int, int]] = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "n": (1, MAX_COMPLETIONS),
+    "top_logprobs": (0, MAX_LOGPROBS),
+}
+"""The narrower ranges that OpenAI documents, for requests to its endpoints."""
+OPENAI_MAX_COMPLETION_LOGPROBS = 5
+OPENAI_MAX_BIAS = 100
 
 
 class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,10 +90,33 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
 
+    def check_ranges(self) -> None:
+        """Checks everything that does not depend on the model. Raises NaiadError."""
+        for name, (low, high) in INTEGER_RANGES.items():
+            number = getattr(self, name)
+            if number is not None and not low <= number <= high:
+                raise invalid_arg(f"{name} is {shown(number)}, expected {_expected(low, high)}")
+        for name, (lowest, highest) in FLOAT_RANGES.items():
+            value = getattr(self, name)
+            if not lowest <= value <= highest:  # NaN fails both comparisons
+                raise invalid_arg(f"{name} is {value:g}, expected {lowest:g} to {highest:g}")
+        if self.top_p == 0.0:
+            raise invalid_arg("top_p is 0, expected more than 0")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise invalid_arg(
+                f"min_tokens is {self.min_tokens}, expected 0 to max_tokens ({self.max_tokens})"
+            )
+        self._check_lists()
+
     def check(self, vocab_size: int) -> None:
-        self._check_lengths()
-        self._check_distribution()
-        self._check_tokens(vocab_size)
+        """Checks everything. Raises NaiadError."""
+        self.check_ranges()
+        for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
+            for token in ids:
+                if not 0 <= token < vocab_size:
+                    raise invalid_arg(
+                        f"{name} names token {shown(token)}, expected 0 to {vocab_size - 1}"
+                    )
 
     def check_room(self, max_waiting: int) -> None:
         """Rejects more completions than may ever wait; they would be turned away on every retry."""
@@ -63,54 +125,55 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
                 f"n is {self.n}, expected at most {max_waiting}, the number that may wait"
             )
 
-    def _check_lengths(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise invalid_arg(f"max_tokens is {self.max_tokens}, expected at least 1")
-        if self.min_tokens < 0 or (
-            self.max_tokens is not None and self.min_tokens > self.max_tokens
+    def _check_lists(self) -> None:
+        for name, entries, limit in (
+            ("logit_bias", self.logit_bias, MAX_LOGIT_BIAS),
+            ("stop_token_ids", self.stop_token_ids, MAX_STOP_TOKENS),
+            ("stop", self.stop, MAX_STOPS),
+            ("bad_words", self.bad_words, MAX_BAD_WORDS),
         ):
-            raise invalid_arg(
-                f"min_tokens is {self.min_tokens}, expected 0 to max_tokens ({self.max_tokens})"
-            )
-        if not 1 <= self.n <= MAX_COMPLETIONS:
-            raise invalid_arg(f"n is {self.n}, expected 1 to {MAX_COMPLETIONS}")
-        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
-            raise invalid_arg(f"logprobs is {self.logprobs}, expected 0 to {MAX_LOGPROBS}")
-
-    def _check_distribution(self) -> None:
-        _check_range("temperature", self.temperature, 0.0, 100.0)
-        _check_range("top_p", self.top_p, 0.0, 1.0)
-        if self.top_p == 0.0:
-            raise invalid_arg("top_p is 0, expected more than 0")
-        _check_range("min_p", self.min_p, 0.0, 1.0)
-        if self.top_k < -1:
-            raise invalid_arg(f"top_k is {self.top_k}, expected -1 or 0 (off) or a positive number")
-        _check_range("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
-        _check_range("presence_penalty", self.presence_penalty, -100.0, 100.0)
-        _check_range("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
-
-    def _check_tokens(self, vocab_size: int) -> None:
-        if len(self.logit_bias) > MAX_LOGIT_BIAS:
-            raise invalid_arg(
-                f"logit_bias has {len(self.logit_bias)} entries, expected at most {MAX_LOGIT_BIAS}"
-            )
-        if len(self.stop_token_ids) > MAX_STOP_TOKENS:
-            raise invalid_arg(
-                f"stop_token_ids has {len(self.stop_token_ids)} entries, "
-                f"expected at most {MAX_STOP_TOKENS}"
-            )
-        for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
-            for token in ids:
-                if not 0 <= token < vocab_size:
-                    raise invalid_arg(f"{name} names token {token}, expected 0 to {vocab_size - 1}")
-        for token, bias in self.logit_bias.items():
-            if math.isnan(bias):
-                raise invalid_arg(f"logit_bias of token {token} is not a number")
-        for name, words in (("stop", self.stop), ("bad_words", self.bad_words)):
+            if len(entries) > limit:
+                raise invalid_arg(f"{name} has {len(entries)} entries, expected at most {limit}")
+        for name, words, limit in (
+            ("stop", self.stop, MAX_STOP_CHARACTERS),
+            ("bad_words", self.bad_words, MAX_BAD_WORD_CHARACTERS),
+        ):
             if any(not word for word in words):
                 raise invalid_arg(f"{name} holds an empty string")
+            total = sum(map(len, words))
+            if total > limit:
+                raise invalid_arg(f"{name} has {total} characters, expected at most {limit}")
+        longest = max(map(len, self.stop), default=0)
+        if longest > MAX_STOP_LENGTH:
+            raise invalid_arg(
+                f"stop has a string of {longest} characters, expected at most {MAX_STOP_LENGTH}"
+            )
+        for token, bias in self.logit_bias.items():
+            if math.isnan(bias):
+                raise invalid_arg(f"logit_bias of token {shown(token)} is not a number")
 
 
-def _check_range(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:  # NaN fails both comparisons
-        raise invalid_arg(f"{name} is {value:g}, expected {low:g} to {high:g}")
+def _expected(low: int, high: int) -> str:
+    if high < MAX_INTEGER:
+        return f"{low} to {high}"
+    return f"at least {low}, in 64 bits" if high == MAX_INTEGER else "an integer of 64 bits"
+
+
+def shown(number: float) -> str:
+    """Returns the number as text. A long one is described, because Python refuses to write it."""
+    if isinstance(number, int) and number.bit_length() > 128:
+        return f"a number of {number.bit_length()} bits"
+    return str(number)
+
+
+def check_integer(name: str, number: int) -> None:
+    """Raises NaiadError if the number does not fit 64 bits."""
+    if not MIN_INTEGER <= number <= MAX_INTEGER:
+        raise invalid_arg(f"{name} is {shown(number)}, expected an integer of 64 bits")
+
+
+def too_long(num_prompt_tokens: int, max_model_len: int) -> NaiadError:
+    return invalid_arg(
+        f"the prompt has {num_prompt_tokens} tokens, the model's context is {max_model_len} "
+        f"for prompt and output together"
+    )

@@ -11,11 +11,11 @@ import random
 
 from naiad.errors import invalid_arg
 from naiad.llm.generation import EbnfGrammar, GenerationRequest, Grammar
-from naiad.llm.parameters import MAX_LOGIT_BIAS
+from naiad.llm.parameters import MAX_LOGIT_BIAS, shown, too_long
 from naiad.llm.sequence import Sequence
 from naiad.llm.text.completion_text import CompletionText
 from naiad.llm.text.detokenizer import build_detokenizer
-from naiad.llm.text.stop_strings import StopStrings
+from naiad.llm.text.stop_strings import StopStrings, StopTable
 from naiad.llm.text.tokenizer import Tokenizer
 
 
@@ -53,6 +53,7 @@ class SequenceBuilder:
                 f"expected at most {MAX_LOGIT_BIAS}"
             )
         seed = source.getrandbits(63) if parameters.seed is None else parameters.seed
+        stops = StopTable(parameters.stop)
         sequences = []
         for index in range(parameters.n):
             sequence = Sequence(
@@ -61,7 +62,7 @@ class SequenceBuilder:
             sequence.stop_token_ids = stop_token_ids
             sequence.bad_words = [word for word in words if len(word) > 1]
             sequence.logit_bias = logit_bias
-            sequence.text = self._build_text(request, prompt)
+            sequence.text = self._build_text(request, prompt, stops)
             if grammar is not None:
                 sequence.grammar = grammar if index == 0 else grammar.fork()
             sequences.append(sequence)
@@ -76,19 +77,17 @@ class SequenceBuilder:
             prompt = request.prompt
         if not prompt:
             raise invalid_arg("the prompt is empty, expected at least one token")
-        worst = max(prompt, key=lambda token: token if token >= 0 else math.inf)
+        if len(prompt) >= self.max_model_len:
+            raise too_long(len(prompt), self.max_model_len)
+        lowest = min(prompt)
+        worst = lowest if lowest < 0 else max(prompt)
         if not 0 <= worst < self.vocab_size:
             raise invalid_arg(
-                f"the prompt holds token {worst}, expected 0 to {self.vocab_size - 1}"
+                f"the prompt holds token {shown(worst)}, expected 0 to {self.vocab_size - 1}"
             )
         return prompt
 
     def _max_length(self, num_prompt: int, max_tokens: int | None) -> int:
-        if num_prompt >= self.max_model_len:
-            raise invalid_arg(
-                f"the prompt has {num_prompt} tokens, the model's context is "
-                f"{self.max_model_len} for prompt and output together"
-            )
         if max_tokens is None:
             return self.max_model_len
         return min(self.max_model_len, num_prompt + max_tokens)
@@ -100,15 +99,15 @@ class SequenceBuilder:
             return []
         if self.tokenizer is None:
             raise invalid_arg("the model has no tokenizer, bad_words cannot be used")
-        encoded: list[list[int]] = []
-        for word in words:
-            for spelling in (word.lstrip(), " " + word.lstrip()):
-                tokens = self.tokenizer.encode(spelling, add_special_tokens=False)
-                if tokens and tokens not in encoded:
-                    encoded.append(tokens)
-        return encoded
+        spellings = [
+            spelling for word in words for spelling in (word.lstrip(), " " + word.lstrip())
+        ]
+        encoded = self.tokenizer.encode_many(spellings)
+        return [list(tokens) for tokens in dict.fromkeys(map(tuple, encoded)) if tokens]
 
-    def _build_text(self, request: GenerationRequest, prompt: list[int]) -> CompletionText | None:
+    def _build_text(
+        self, request: GenerationRequest, prompt: list[int], stops: StopTable
+    ) -> CompletionText | None:
         parameters = request.parameters
         if self.tokenizer is None or not request.should_detokenize:
             if parameters.stop:
@@ -116,7 +115,7 @@ class SequenceBuilder:
             return None
         detokenizer = build_detokenizer(self.tokenizer, prompt, parameters.skip_special_tokens)
         return CompletionText(
-            detokenizer, StopStrings(parameters.stop, parameters.include_stop_str_in_output)
+            detokenizer, StopStrings(stops, parameters.include_stop_str_in_output)
         )
 
 

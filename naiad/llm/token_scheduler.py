@@ -18,6 +18,7 @@ from bisect import insort
 import msgspec
 
 from naiad.llm.block_pool import BlockPool
+from naiad.llm.request_shares import RequestShares
 from naiad.llm.sequence import NO_SLOT, Sequence, Status
 from naiad.llm.waiting_queue import WaitingQueue
 
@@ -48,8 +49,12 @@ class TokenScheduler:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         enable_prefix_caching: bool = True,
+        max_request_share: float = 1.0,
     ) -> None:
         self.pool = pool
+        self._shares: RequestShares[Sequence] = RequestShares(
+            max(1, int(max_num_seqs * max_request_share))
+        )
         self.max_num_batched_tokens = max_num_batched_tokens
         self.enable_prefix_caching = enable_prefix_caching
         self.running: list[Sequence] = []
@@ -60,22 +65,33 @@ class TokenScheduler:
         self.num_prefix_hits = 0
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
 
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting) + self._shares.num_held
+
     def add(self, sequence: Sequence) -> None:
         self.num_host_bound += sequence.is_host_bound
-        self.waiting.push(sequence)
+        if self._shares.admit(sequence):
+            self.waiting.push(sequence)
 
     def finish(self, sequence: Sequence) -> None:
         """Releases everything that the sequence holds. This is safe with a step in flight, because
         later steps run after it on the same device stream."""
+        if sequence.status is Status.FINISHED:
+            return
+        self.num_host_bound -= sequence.is_host_bound
+        if self._shares.drop_held(sequence):
+            sequence.status = Status.FINISHED
+            return
         if sequence.status is Status.RUNNING:
             self.running.remove(sequence)
             self._release(sequence)
-        elif sequence.status is Status.WAITING:
-            self.waiting.drop()
         else:
-            return
+            self.waiting.drop()
         sequence.status = Status.FINISHED
-        self.num_host_bound -= sequence.is_host_bound
+        following = self._shares.release(sequence)
+        if following is not None:
+            self.waiting.push(following)
 
     def schedule(self) -> StepPlan:
         singles: list[Sequence] = []

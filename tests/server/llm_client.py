@@ -35,7 +35,7 @@ def is_idle(server: Server, model: str) -> bool:
 
 def worker_pid(server: Server, model: str) -> int:
     for pid in process_tree(server.pid):
-        if process_name(pid) == f"{model}_0":
+        if process_name(pid) in (f"{model}_0"[-15:], f"{model}_0_0"[-15:]):
             return pid
     raise AssertionError(f"no worker of {model}")
 

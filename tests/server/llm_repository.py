@@ -23,6 +23,14 @@ def write_repository(folder: Path) -> Path:
         repository, "narrow", 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + settings
     )
     write_model(
+        repository,
+        "trusting",
+        'backend: "llm"\n'
+        + parameter("checkpoint", checkpoint)
+        + small
+        + parameter("trust_request_chat_template", "true"),
+    )
+    write_model(
         repository, "fragile", 'backend: "llm"\n' + parameter("checkpoint", checkpoint) + small
     )
     write_model(

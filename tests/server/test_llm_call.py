@@ -7,6 +7,7 @@ import json
 from importlib.util import find_spec
 from typing import Any
 
+import msgspec
 import pytest
 
 from naiad.core.model_spec import ModelSpec, TensorSpec
@@ -43,9 +44,11 @@ def spec(server: Server, model: str) -> ModelSpec:
 
 def call(server: Server, model: str, **fields: Any) -> tuple[int, list[GenerationEvent] | str]:
     """Calls through /generate_stream, because an internal call is an ordinary request."""
-    request = generation_request(spec(server, model), GenerationCall(**fields))
+    request = generation_request(spec(server, model), GenerationCall(prompt="x"))
     body: dict[str, Any] = {tensor.name: _plain(tensor) for tensor in request.inputs}
-    status, answer = server.post(f"/v2/models/{model}/generate_stream", body | request.parameters)
+    # Written here, because generation_request refuses wrong calls before they are sent.
+    body[CALL_PARAMETER] = msgspec.json.encode(GenerationCall(**fields)).decode()
+    status, answer = server.post(f"/v2/models/{model}/generate_stream", body)
     found = [json.loads(line.removeprefix(b"data: ")) for line in answer.split(b"\n\n") if line]
     if status != 200:
         return status, found[0]["error"]

@@ -42,7 +42,7 @@ def _server(llm_server: Server) -> Server:
         ({"stop_token_ids": -5}, "stop_token_ids names token -5"),
         (
             {"text_input": "x" * 3_000_000},
-            "the prompt has 3000000 tokens, the model's context is 4096",
+            "the prompt has 3000000 bytes, expected at most 65536: the model's context is 4096",
         ),
         ({"text_input": ""}, "the prompt is empty"),
     ],

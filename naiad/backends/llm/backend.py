@@ -16,6 +16,7 @@ import msgspec
 from naiad.backends.backend import Backend, Runtime
 from naiad.backends.llm.options import read_options
 from naiad.backends.llm.pending_response import Piece, Progress, TextEncoder
+from naiad.backends.llm.prompt import Chat, Prompt
 from naiad.backends.llm.sampling import (
     as_list,
     is_forwarded_header,
@@ -124,16 +125,15 @@ class LlmBackend(Backend):
         if "stop_words" in values:  # TensorRT-LLM's name
             values["stop"] = [*as_list(values.get("stop")), *as_list(values.pop("stop_words"))]
         parameters = read_sampling(values)
-        text, prompt = self._prompt(inputs)
+        prompt = self._prompt(inputs)
         generation = GenerationRequest(
             id=self._service.request_id(request),
-            prompt=prompt,
+            prompt=[],
             parameters=parameters,
             priority=request.priority,
             should_detokenize=self._service.model.tokenizer is not None,
         )
-        if inputs.flag("exclude_input_in_output", True):
-            text = ""
+        text = "" if inputs.flag("exclude_input_in_output", True) else prompt.text or ""
         format = TensorFormat(
             self._service,
             is_streamed,
@@ -142,12 +142,9 @@ class LlmBackend(Backend):
             parameters.n,
             parameters.logprobs is not None,
         )
-        return Generation(generation, format, format.text_encoder)
+        return Generation(generation, prompt, format, format.text_encoder)
 
-    def _prompt(self, inputs: Inputs) -> tuple[str, list[int]]:
-        """Returns the text that the client sent (empty for messages and tokens) and the prompt's
-        tokens."""
-        assert self._service is not None
+    def _prompt(self, inputs: Inputs) -> Prompt:
         names = [name for name in PROMPTS if name in inputs]
         if len(names) != 1:
             raise invalid_arg(
@@ -155,12 +152,13 @@ class LlmBackend(Backend):
                 f"got {' and '.join(names) or 'none'}"
             )
         if names[0] == "input_ids":
-            return "", inputs.integers("input_ids") or []
+            return Prompt(tokens=inputs.integers("input_ids") or [])
         text = inputs.text(names[0]) or ""
-        if names[0] == "text_input":
-            return text, self._service.encode(text)
-        rendered = self._service.model.chat.render(read_messages(text))
-        return "", self._service.encode(rendered, add_special_tokens=False)
+        return (
+            Prompt(text=text)
+            if names[0] == "text_input"
+            else Prompt(chat=Chat(read_messages(text)))
+        )
 
 
 def read_messages(text: str) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 clients send for it.
 
 In:  messages as in OpenAI's API, tools, further variables. Out: text with special tokens, rendered
-     by naiad.llm.text.chat_template.
+     by naiad.llm.text.chat_template in the worker's text process, which has limits.
 Rule: any failure of a template is the request's error.
 """
 
@@ -12,21 +12,26 @@ import json
 from pathlib import Path
 from typing import Any
 
-from naiad.errors import NaiadError, invalid_arg
-from naiad.llm.text.chat_template import ChatTemplate
+from naiad.backends.llm.text_process import TextProcess
+from naiad.backends.llm.text_work import ReadTemplateWork, RenderWork
+from naiad.errors import invalid_arg
+from naiad.llm.text.chat_template import MAX_PROMPT_CHARACTERS
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
-RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "self"})
+RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "max_characters", "self"})
 
 
 class ChatTemplates:
-    def __init__(self, sources: dict[str, str], special_tokens: dict[str, str]) -> None:
+    def __init__(
+        self, sources: dict[str, str], special_tokens: dict[str, str], process: TextProcess
+    ) -> None:
         """`sources` has `default` and may have `tool_use`, for conversations with tools. Raises
         NaiadError for a source that cannot be read."""
         self._special_tokens = special_tokens
-        self._templates = {
-            name: ChatTemplate(source, special_tokens) for name, source in sources.items()
-        }
+        self._sources = sources
+        self._process = process
+        for source in sources.values():
+            process.run(ReadTemplateWork(source))
 
     def render(
         self,
@@ -35,39 +40,34 @@ class ChatTemplates:
         arguments: dict[str, Any] | None = None,
         add_generation_prompt: bool = True,
         override: str | None = None,
+        max_characters: int = MAX_PROMPT_CHARACTERS,
     ) -> str:
         """Raises NaiadError."""
-        template = (
-            ChatTemplate(override, self._special_tokens)
-            if override
-            else self._choose(has_tools=bool(tools))
-        )
+        source = override or self._choose(has_tools=bool(tools))
         for name in arguments or {}:
             if name in RESERVED:
                 raise invalid_arg(f"'{name}' cannot be an argument of the chat template")
-        try:
-            return template.render(
+        return self._process.run(
+            RenderWork(
+                source,
+                self._special_tokens,
                 [_normalized(message) for message in messages],
                 tools or None,
                 add_generation_prompt,
-                **(arguments or {}),
+                arguments or {},
+                max_characters,
             )
-        except NaiadError:
-            raise
-        except Exception as error:
-            raise invalid_arg(
-                f"the model's chat template fails on the messages: {type(error).__name__}: {error}"
-            ) from None
+        )
 
-    def _choose(self, *, has_tools: bool) -> ChatTemplate:
-        if has_tools and "tool_use" in self._templates:
-            return self._templates["tool_use"]
-        if "default" not in self._templates:
+    def _choose(self, *, has_tools: bool) -> str:
+        if has_tools and "tool_use" in self._sources:
+            return self._sources["tool_use"]
+        if "default" not in self._sources:
             raise invalid_arg(
                 "the checkpoint has no chat template; send a text prompt, "
                 "or set the model's 'chat_template' parameter"
             )
-        return self._templates["default"]
+        return self._sources["default"]
 
 
 def _normalized(message: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +105,9 @@ def _normalized_call(call: Any) -> Any:
 # Templates in checkpoints.
 
 
-def read_chat_templates(checkpoint: Path, override: Path | None = None) -> ChatTemplates:
+def read_chat_templates(
+    checkpoint: Path, process: TextProcess, override: Path | None = None
+) -> ChatTemplates:
     """Reads the templates of a Hugging Face folder or a GGUF file. If there are none, `render`
     raises the error. Raises NaiadError for an override that cannot be read."""
     templates, special_tokens = (
@@ -119,7 +121,7 @@ def read_chat_templates(checkpoint: Path, override: Path | None = None) -> ChatT
                 f"parameter 'chat_template' names '{override.name}', "
                 f"which cannot be read: {error.strerror}"
             ) from None
-    return ChatTemplates(templates, special_tokens)
+    return ChatTemplates(templates, special_tokens, process)
 
 
 def _from_folder(folder: Path) -> tuple[dict[str, str], dict[str, str]]:

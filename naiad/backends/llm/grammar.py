@@ -9,7 +9,8 @@ Rule: both are built from the text that naiad.llm.grammar writes, so both engine
 
 from __future__ import annotations
 
-import json
+import contextlib
+import threading
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,49 +18,75 @@ import numpy as np
 from numpy.typing import NDArray
 
 from naiad.backends.llm.model import OpenModel
-from naiad.backends.llm.schema import plain_schema
+from naiad.backends.llm.structural_tag import check_structural_tag
+from naiad.backends.llm.text_process import TextProcess
+from naiad.backends.llm.text_work import GrammarWork
 from naiad.core.install_advice import install_command
 from naiad.errors import NaiadError, invalid_arg
 from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.generation import EbnfGrammar, Grammar
-from naiad.llm.grammar.expression import read_expression
-from naiad.llm.grammar.lower import lower
-from naiad.llm.grammar.reader import read_grammar
-from naiad.llm.grammar.rules import MAX_WIDE, ROOT, Rules, check, render
-from naiad.llm.grammar.schema import MAX_TEXT, schema_rules
+from naiad.llm.grammar.rules import MAX_PLACES, MAX_REPEATS
+from naiad.llm.grammar.schema import MAX_TEXT
 
-KINDS = ("json_object", "json_schema", "regex", "ebnf", "structural_tag")
 MAX_CACHE_BYTES = 256 << 20
-OPENVINO_LIMITS = (256, 512)
-"""Maximum length of a bounded text, and maximum number of places for any character. They are small
-because OpenVINO compiles between two steps, while all other requests wait."""
+MAX_COMPILE_WORK = 1 << 25
+"""Maximum number of places for many characters, times the size of the vocabulary: some 7 s of one
+processor, on a thread that delays nobody but other grammars."""
+MAX_OF_REPEAT = 128
+"""The library treats the places of a longer repeat alike; OpenVINO's version does not."""
+OPENVINO_LIMITS = (256, 512, MAX_REPEATS)
+"""Maximum length of a bounded text, maximum number of places for many characters, and of those of
+one repeat. They are small because OpenVINO compiles between two steps, while all other requests
+wait."""
+
+
+def import_library() -> threading.Thread | None:
+    """Imports the grammar library on a thread, meanwhile a model is loaded. Later it would hold
+    the interpreter for most of a second, and every stream would wait."""
+    if find_spec("xgrammar") is None:
+        return None
+    thread = threading.Thread(target=_import_library, name="llm-import", daemon=True)
+    thread.start()
+    return thread
+
+
+def _import_library() -> None:
+    with contextlib.suppress(Exception):  # the first request with a grammar gets the error
+        import xgrammar  # noqa: F401
 
 
 class GrammarCompiler:
     """Compiles grammars for one model and caches them by their text. Safe for use from any
     thread."""
 
-    def __init__(self, model: OpenModel) -> None:
+    def __init__(self, model: OpenModel, process: TextProcess) -> None:
         self._model = model
+        self._process = process
         self._compiler: Any = None
         self._has_end = True
+        if model.engine_name == "native" and find_spec("xgrammar") is not None:
+            # Requests would wait for it: reading the vocabulary is work in Python.
+            with contextlib.suppress(NaiadError):
+                self._start()
 
     def build(self, call: GrammarCall) -> Grammar | EbnfGrammar:
-        """Raises NaiadError."""
-        if call.kind not in KINDS:
-            raise invalid_arg(f"grammar kind is '{call.kind}', expected one of {', '.join(KINDS)}")
+        """Raises NaiadError. `call` has been checked."""
         is_openvino = self._model.engine_name == "openvino"
-        try:
-            text = (
-                ""
-                if call.kind == "structural_tag"
-                else grammar_text(call, *(OPENVINO_LIMITS if is_openvino else ()))
+        if is_openvino and call.kind == "structural_tag":
+            raise invalid_arg(f"the openvino engine has no {call.kind}; the native engine does")
+        limits = (
+            OPENVINO_LIMITS
+            if is_openvino
+            else (
+                MAX_TEXT,
+                min(MAX_PLACES, MAX_COMPILE_WORK // max(1, self._model.vocab_size)),
+                MAX_OF_REPEAT,
             )
-        except ValueError as error:
-            raise _rejection(call, error) from None
+        )
+        text = (
+            "" if call.kind == "structural_tag" else self._process.run(GrammarWork(call, *limits))
+        )
         if is_openvino:
-            if not text:
-                raise invalid_arg(f"the openvino engine has no {call.kind}; the native engine does")
             return EbnfGrammar(text)
         if self._compiler is None:
             self._start()
@@ -107,30 +134,9 @@ class GrammarCompiler:
 
     def _compile(self, call: GrammarCall, text: str) -> Any:
         if call.kind == "structural_tag":
-            json.loads(call.value)  # a ValueError becomes the request's error
+            check_structural_tag(call.value)
             return self._compiler.compile_structural_tag(call.value)
         return self._compiler.compile_grammar(text)
-
-
-def grammar_text(call: GrammarCall, max_text: int = MAX_TEXT, max_wide: int = MAX_WIDE) -> str:
-    """Returns the grammar as text. Raises NaiadError, and ValueError for a schema that is not
-    JSON."""
-    rules = _rules(call, max_text)
-    check(rules)  # before repeats are written out
-    return render(lower(rules), max_wide)
-
-
-def _rules(call: GrammarCall, max_text: int) -> Rules:
-    match call.kind:
-        case "json_object":
-            # OpenAI promises an object; JSON in general may be a bare number.
-            return schema_rules({"type": "object"})
-        case "json_schema":
-            return schema_rules(plain_schema(json.loads(call.value)), max_text)
-        case "regex":
-            return {ROOT: read_expression(call.value)}
-        case _:
-            return read_grammar(call.value)
 
 
 def _rejection(call: GrammarCall, error: Exception) -> NaiadError:

@@ -17,6 +17,7 @@ from naiad.backends.llm.checkpoint import cache_dir, find_checkpoint
 from naiad.backends.llm.checkpoint_kind import readable_checkpoint
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.options import LlmOptions
+from naiad.backends.llm.text_process import TextProcess
 from naiad.core.install_advice import install_command
 from naiad.errors import invalid_arg
 from naiad.llm.engine_settings import ROUNDED
@@ -25,7 +26,9 @@ Log = Callable[[str], None]
 OPENVINO_MODEL = "openvino_model.xml"
 
 
-def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Log) -> OpenModel:
+def open_model(
+    options: LlmOptions, bases: list[Path], num_threads: int, process: TextProcess, log: Log
+) -> OpenModel:
     """Raises NaiadError."""
     given = find_checkpoint(options.checkpoint or ".", bases)
     path = readable_checkpoint(given, bases[-1].absolute().parent if bases else None)
@@ -48,7 +51,7 @@ def open_model(options: LlmOptions, bases: list[Path], num_threads: int, log: Lo
             f"kv_cache_dtype is '{options.settings.kv_cache_dtype}', which the native engine has "
             "on a GPU; the engine is openvino"
         )
-    chat = read_chat_templates(path, template)
+    chat = read_chat_templates(path, process, template)
     log(f"opening '{path.name}' on the {engine} engine")
     if engine == "openvino":
         if find_spec("openvino_genai") is None:

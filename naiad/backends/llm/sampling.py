@@ -1,8 +1,8 @@
 """Reads sampling parameters by name, from JSON or from request parameters.
 
 In:  names and values. Out: SamplingParameters.
-Rule: an unknown name or a value of the wrong type is the request's INVALID_ARG, with the name. The
-      engine checks ranges.
+Rule: an unknown name, a value of the wrong type or a value out of range is the request's
+      INVALID_ARG, with the name.
 """
 
 from __future__ import annotations
@@ -36,9 +36,13 @@ def read_sampling(values: Mapping[str, Any]) -> SamplingParameters:
     if isinstance(fields.get("logit_bias"), str):  # request parameters cannot hold objects
         fields["logit_bias"] = read_json_object("logit_bias", fields["logit_bias"])
     try:
-        return msgspec.convert(fields, SamplingParameters, strict=False, str_keys=True)
+        parameters = msgspec.convert(fields, SamplingParameters, strict=False, str_keys=True)
     except msgspec.ValidationError as error:
         raise _bad_value(fields, error) from None
+    except OverflowError:  # an integer that no float can hold
+        raise invalid_arg("a sampling parameter is an integer beyond 64 bits") from None
+    parameters.check_ranges()
+    return parameters
 
 
 def as_list(value: Any) -> list[Any]:

@@ -3,11 +3,15 @@ and tensorrtllm backends share this service.
 
 In:  requests, and a reader that knows their tensors. Out: responses, sent by the host's thread; an
      error response at once for a request that cannot be read.
+Rule: the work loop checks every request and prepares small ones. Chats and large prompts are
+      prepared on the text lane, requests with a grammar on the grammar lane.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,8 +19,9 @@ import msgspec
 
 from naiad.backends.backend import Runtime
 from naiad.backends.llm.engine_thread import EngineThread
-from naiad.backends.llm.grammar import GrammarCompiler
+from naiad.backends.llm.grammar import GrammarCompiler, import_library
 from naiad.backends.llm.host import EngineHost, error_response
+from naiad.backends.llm.lane import Lane
 from naiad.backends.llm.metrics import EngineMetrics
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.open import open_model
@@ -27,10 +32,12 @@ from naiad.backends.llm.pending_response import (
     ResponseFormat,
     TextEncoder,
 )
+from naiad.backends.llm.prompt import Chat, Prompt, PromptReader
+from naiad.backends.llm.text_process import TextProcess
 from naiad.backends.python.model_module import version_dir
 from naiad.backends.served_config import read_config
 from naiad.core.tensor import Tensor
-from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.errors import NaiadError, cancelled, internal, unavailable
 from naiad.ipc.generation_call import (
     CALL_PARAMETER,
     CompletionPiece,
@@ -42,18 +49,25 @@ from naiad.ipc.generation_call import (
     read_call,
 )
 from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
-from naiad.llm.generation import EbnfGrammar, GenerationRequest, Grammar, TokenLogprobs
+from naiad.llm.generation import GenerationRequest, TokenLogprobs
 
 UNLOAD_LIMIT_S = 5.0
+INLINE_CHARACTERS = 4096
+"""A longer text prompt is tokenized on the text lane. This much takes less than a millisecond."""
+NUM_TEXT_THREADS = 2
+NUM_GRAMMAR_THREADS = 2
 
 
 class Generation(msgspec.Struct, eq=False):
     """One request after its tensors have been read."""
 
     request: GenerationRequest
+    """The service fills in its prompt and grammar."""
+    prompt: Prompt
     format: ResponseFormat
     encode_text: TextEncoder | None = None
     """The fast path of `format`, if it has one."""
+    grammar: GrammarCall | None = None
 
 
 Reader: TypeAlias = Callable[[WorkRequest], Generation]
@@ -66,6 +80,9 @@ class LlmService:
         directory = Path(version_dir(arguments))
         threads = options.num_threads or read_config(arguments).openmp_threads()
         self._runtime = runtime
+        self._text_process = TextProcess()
+        self._text_process.start()
+        importing = import_library() if options.engine != "openvino" else None
         thread = EngineThread()
         try:
             self.model: OpenModel = thread.call(
@@ -73,13 +90,25 @@ class LlmService:
                     on_own_gpu(options, arguments),
                     [directory, Path(arguments.model_dir)],
                     threads,
+                    self._text_process,
                     lambda message: runtime.log("INFO", message, "service.py", 0),
                 )
             )
         except BaseException:
             thread.end()
+            self._text_process.close()
             raise
-        self._grammars = GrammarCompiler(self.model)
+        if importing is not None:
+            importing.join()
+        self._grammar_process = TextProcess()
+        self._grammars = GrammarCompiler(self.model, self._grammar_process)
+        self._prompts = PromptReader(self.model, options.settings)
+        self._text_lane = Lane("text", NUM_TEXT_THREADS)
+        self._grammar_lane = Lane("grammar", NUM_GRAMMAR_THREADS)
+        self._max_preparing = options.settings.max_waiting_requests
+        self._preparing: dict[str, bool] = {}
+        """Requests on a lane -> whether somebody has asked for their end meanwhile."""
+        self._preparing_lock = threading.Lock()
         metrics = EngineMetrics(runtime, self.model, arguments.model_name, arguments.model_version)
         self._host = EngineHost(self.model, runtime, metrics, thread)
         self._host.start()
@@ -93,29 +122,91 @@ class LlmService:
             generation = (
                 self._read_call(request) if CALL_PARAMETER in request.parameters else read(request)
             )
-        except NaiadError as error:
-            return error_response(error)
+            self._prompts.check(generation.prompt)
+            if generation.grammar is not None:
+                generation.grammar.check()
+            lane = self._lane(generation)
+            if lane is None:
+                self._prepare(generation)
+                self._submit(generation, request.handle)
+            else:
+                self._put(lane, generation, request.handle)
         except Exception as error:
-            self._runtime.log(
-                "ERROR",
-                f"reading a request failed: {type(error).__name__}: {error}",
-                "service.py",
-                0,
-            )
-            return error_response(internal(f"{type(error).__name__}: {error}"))
+            return error_response(self._failure(error))
+        return None
+
+    def _failure(self, error: Exception) -> NaiadError:
+        if isinstance(error, NaiadError):
+            return error
+        message = f"{type(error).__name__}: {error}"
+        self._runtime.log("ERROR", f"reading a request failed: {message}", "service.py", 0)
+        return internal(message)
+
+    def _lane(self, generation: Generation) -> Lane | None:
+        """Returns None if the request can be prepared at once."""
+        if generation.grammar is not None:
+            return self._grammar_lane
+        text = generation.prompt.text
+        if generation.prompt.chat is not None or (
+            text is not None and len(text) > INLINE_CHARACTERS
+        ):
+            return self._text_lane
+        return None
+
+    def _put(self, lane: Lane, generation: Generation, handle: int) -> None:
+        with self._preparing_lock:
+            if len(self._preparing) >= self._max_preparing:
+                raise unavailable(
+                    f"{len(self._preparing)} requests are being prepared already, the limit is "
+                    f"{self._max_preparing}",
+                    1,
+                )
+            self._preparing[generation.request.id] = False
+        lane.put(partial(self._prepare_later, generation, handle))
+
+    def _prepare_later(self, generation: Generation, handle: int) -> None:
+        """Runs on a lane."""
+        request_id = generation.request.id
+        self._host.gate.wait()
+        try:
+            if self._runtime.is_cancelled(handle):
+                raise cancelled("the request was cancelled")
+            self._prepare(generation)
+        except Exception as error:
+            self._preparing.pop(request_id, None)
+            response = error_response(self._failure(error))
+            self._runtime.respond_many([(handle, response, True)])
+            return
+        self._submit(generation, handle)
+        with self._preparing_lock:
+            is_ended = self._preparing.pop(request_id, False)
+        if is_ended:
+            self._host.finish(request_id)
+
+    def _prepare(self, generation: Generation) -> None:
+        """Raises NaiadError."""
+        request = generation.request
+        request.prompt = self._prompts.read(generation.prompt)
+        if generation.grammar is not None:
+            request.grammar = self._grammars.build(generation.grammar)
+
+    def _submit(self, generation: Generation, handle: int) -> None:
         self._host.submit(
             generation.request,
             PendingResponse(
-                request.handle,
+                handle,
                 generation.format,
                 generation.request.parameters.n,
                 generation.encode_text,
             ),
         )
-        return None
 
     def finish(self, request_id: str) -> None:
         """Ends a request with what it has generated."""
+        with self._preparing_lock:
+            if request_id in self._preparing:
+                self._preparing[request_id] = True
+                return
         self._host.finish(request_id)
 
     def is_ready(self) -> bool:
@@ -123,17 +214,10 @@ class LlmService:
 
     def close(self) -> None:
         self._host.stop(UNLOAD_LIMIT_S)
+        self._text_lane.close()
+        self._grammar_lane.close()
 
     # For readers.
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Runs on the work loop's thread, so that it does not delay the engine's steps."""
-        if self.model.tokenizer is None:
-            raise invalid_arg("the model has no tokenizer, expected the prompt as token ids")
-        return self.model.tokenizer.encode(text, add_special_tokens)
-
-    def grammar(self, call: GrammarCall | None) -> Grammar | EbnfGrammar | None:
-        return None if call is None else self._grammars.build(call)
 
     def request_id(self, request: WorkRequest) -> str:
         return str(request.handle)
@@ -150,42 +234,38 @@ class LlmService:
     # The internal call.
 
     def _read_call(self, request: WorkRequest) -> Generation:
-        try:
-            call = read_call(str(request.parameters[CALL_PARAMETER]))
-        except msgspec.MsgspecError as error:
-            raise invalid_arg(f"'{CALL_PARAMETER}' cannot be read: {error}") from None
+        call = read_call(str(request.parameters[CALL_PARAMETER]))
         generation = GenerationRequest(
             id=self.request_id(request),
-            prompt=self._prompt(call),
+            prompt=[],
             parameters=call.parameters,
             priority=call.priority,
-            grammar=self.grammar(call.grammar),
             cache_salt=call.cache_salt,
+            group=call.group,
             should_detokenize=self.model.tokenizer is not None,
         )
         return Generation(
             generation,
+            _prompt(call),
             EventFormat(self, call.is_streamed, has_logprobs=call.parameters.logprobs is not None),
+            grammar=call.grammar,
         )
 
-    def _prompt(self, call: GenerationCall) -> list[int]:
-        if (call.prompt is None) == (call.messages is None):
-            raise invalid_arg("expected either a prompt or messages")
-        if call.messages is not None:
-            text = self.model.chat.render(
+
+def _prompt(call: GenerationCall) -> Prompt:
+    if call.messages is not None:
+        return Prompt(
+            chat=Chat(
                 call.messages,
                 call.tools,
                 call.template_arguments,
                 call.add_generation_prompt,
                 call.chat_template,
             )
-            return self.encode(text, add_special_tokens=False)
-        assert call.prompt is not None
-        return (
-            self.encode(call.prompt, call.add_special_tokens)
-            if isinstance(call.prompt, str)
-            else call.prompt
         )
+    if isinstance(call.prompt, str):
+        return Prompt(text=call.prompt, add_special_tokens=call.add_special_tokens)
+    return Prompt(tokens=call.prompt)
 
 
 def on_own_gpu(options: LlmOptions, arguments: LoadArguments) -> LlmOptions:

@@ -12,6 +12,7 @@ import contextlib
 
 from naiad.backends.backend import Backend, Runtime
 from naiad.backends.llm.host import error_response
+from naiad.backends.llm.prompt import Prompt
 from naiad.backends.llm.service import Generation, LlmService
 from naiad.backends.llm.tensorrtllm_parameters import read_parameters
 from naiad.backends.llm.tensorrtllm_request import (
@@ -119,10 +120,9 @@ class TensorrtllmBackend(Backend):
         sampling = read_request_sampling(inputs, service.model)
         generation = GenerationRequest(
             id=service.request_id(request),
-            prompt=prompt,
+            prompt=[],
             parameters=sampling,
             priority=request.priority,
-            grammar=service.grammar(grammar_call(inputs)),
             should_detokenize=bool(sampling.stop),
         )
         excludes_input = inputs.flag("exclude_input_in_output", self._excludes_input) or is_streamed
@@ -143,7 +143,7 @@ class TensorrtllmBackend(Backend):
                 if inputs.flag(name)
             },
         )
-        return Generation(generation, format)
+        return Generation(generation, Prompt(tokens=prompt), format, grammar=grammar_call(inputs))
 
 
 def _is_stop(request: WorkRequest) -> bool:

@@ -17,8 +17,10 @@ from naiad.backends.llm.tensorrtllm_tensors import UNUSABLE_FLAGS, UNUSABLE_INPU
 from naiad.backends.llm.tensors import Inputs
 from naiad.errors import invalid_arg
 from naiad.ipc.generation_call import GrammarCall
-from naiad.llm.parameters import SamplingParameters
+from naiad.llm.parameters import MAX_LOGIT_BIAS, SamplingParameters
 
+MAX_WORDS = MAX_LOGIT_BIAS
+"""Maximum number of stop words or bad words. Those of several tokens have lower limits."""
 _GUIDES = {
     "json": "json_object",
     "json_schema": "json_schema",
@@ -74,7 +76,7 @@ def read_prompt(inputs: Inputs) -> list[int]:
 
 
 def read_request_sampling(inputs: Inputs, model: OpenModel) -> SamplingParameters:
-    """Raises NaiadError. The engine checks ranges."""
+    """Raises NaiadError."""
     max_tokens = inputs.scalar("request_output_len")
     values: dict[str, Any] = {
         "max_tokens": max_tokens,
@@ -95,7 +97,9 @@ def read_request_sampling(inputs: Inputs, model: OpenModel) -> SamplingParameter
     values.update(_biases(inputs, model))
     if inputs.flag("return_log_probs"):
         values["logprobs"] = 0
-    return SamplingParameters(**values)
+    parameters = SamplingParameters(**values)
+    parameters.check_ranges()
+    return parameters
 
 
 def _distribution(inputs: Inputs) -> dict[str, Any]:
@@ -148,7 +152,9 @@ def split_words(inputs: Inputs, name: str) -> list[list[int]]:
     rows = array.reshape(-1, array.shape[-1])
     if rows.shape[0] != 2:
         raise invalid_arg(f"input '{name}' has shape {list(array.shape)}, expected [2, N]")
-    tokens, ends = rows[0].tolist(), [end for end in rows[1].tolist() if end > 0]
+    tokens, ends = rows[0].tolist(), rows[1][rows[1] > 0].tolist()
+    if len(ends) > MAX_WORDS:
+        raise invalid_arg(f"input '{name}' has {len(ends)} words, expected at most {MAX_WORDS}")
     words, start = [], 0
     for end in ends:
         if not start < end <= len(tokens):

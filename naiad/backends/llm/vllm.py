@@ -16,6 +16,7 @@ import msgspec
 
 from naiad.backends.backend import Backend, Runtime
 from naiad.backends.llm.pending_response import Piece, Progress
+from naiad.backends.llm.prompt import Prompt
 from naiad.backends.llm.sampling import is_forwarded_header, read_json_object
 from naiad.backends.llm.service import Generation, LlmService
 from naiad.backends.llm.tensors import (
@@ -128,18 +129,19 @@ class VllmBackend(Backend):
         needs_logprobs = flags.return_logprobs or flags.return_cumulative_logprob
         sampling = read_vllm_sampling(values, needs_logprobs=needs_logprobs)
         prompt = inputs.text("text_input") or ""
-        tokens = service.encode(prompt)
-        if sampling.truncate_prompt_tokens:
-            tokens = tokens[-sampling.truncate_prompt_tokens :]
         generation = GenerationRequest(
             id=service.request_id(request),
-            prompt=tokens,
+            prompt=[],
             parameters=sampling.parameters,
             priority=request.priority,
-            grammar=service.grammar(_grammar(sampling.guided_decoding)),
         )
         prefix = prompt if flags.prepends_input else ""
-        return Generation(generation, VllmFormat(service, flags, prefix, sampling.parameters.n))
+        return Generation(
+            generation,
+            Prompt(text=prompt, num_kept=sampling.truncate_prompt_tokens),
+            VllmFormat(service, flags, prefix, sampling.parameters.n),
+            grammar=_grammar(sampling.guided_decoding),
+        )
 
 
 class _Flags(msgspec.Struct, frozen=True):

@@ -45,8 +45,10 @@ def read_vllm_sampling(values: Mapping[str, Any], *, needs_logprobs: bool) -> Vl
         sampling.setdefault("logprobs", 0)
     parameters = read_sampling(sampling)
     best_of = fields.get("best_of", parameters.n)
-    if int(best_of) != parameters.n:
-        raise invalid_arg(f"sampling parameter 'best_of' is {best_of}, expected n ({parameters.n})")
+    if best_of != parameters.n:
+        raise invalid_arg(
+            f"sampling parameter 'best_of' is {str(best_of)[:40]}, expected n ({parameters.n})"
+        )
     guided = fields.get("guided_decoding", fields.get("structured_outputs"))
     if isinstance(guided, str):
         guided = read_json_object("guided_decoding", guided)
@@ -55,7 +57,7 @@ def read_vllm_sampling(values: Mapping[str, Any], *, needs_logprobs: bool) -> Vl
     truncate = fields.get("truncate_prompt_tokens", 0)
     if not isinstance(truncate, int) or truncate < 0:
         raise invalid_arg(
-            f"sampling parameter 'truncate_prompt_tokens' is {truncate!r}, "
+            f"sampling parameter 'truncate_prompt_tokens' is {str(truncate)[:40]}, "
             f"expected a positive number"
         )
     return VllmSampling(parameters, guided, truncate)

@@ -220,7 +220,10 @@ class OpenAiRoutes:
         if exchange.admission is not None and exchange.admission.needs_tokens:
             exchange.admission.reserve(estimate_call_tokens(calls))
         request_id = exchange.head.headers.get(b"x-request-id", b"").decode("latin-1")
-        requests = [generation_request(model.spec, call, request_id) for call in calls]
+        try:
+            requests = [generation_request(model.spec, call, request_id) for call in calls]
+        except NaiadError as error:
+            raise from_core(error, params) from None
         OpenAiGeneration(self._core, exchange, writer, params, is_stream=is_stream).run(requests)
 
 

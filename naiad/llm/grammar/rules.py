@@ -19,10 +19,11 @@ from naiad.errors import invalid_arg
 MAX_GRAMMAR_BYTES = 256 << 10
 MAX_REPEATS = 4096
 """Maximum sum of all repeat counts of a grammar."""
-MAX_WIDE = 4096
-"""Maximum number of places that allow nearly any character. Each takes some 10 ms to compile."""
-WIDE = 256
-"""A place that allows more characters than this counts as wide."""
+MAX_PLACES = 4096
+"""Maximum number of places that allow many characters. The grammar library tests every token at
+each of them: some 25 ms for a vocabulary of 128,000."""
+WIDE = 16
+"""A place that allows more characters than this counts."""
 ROOT = "root"
 
 
@@ -198,29 +199,34 @@ def _first(node: Node, empty: set[str]) -> set[str]:
             return set()
 
 
-def num_wide(node: Node) -> int:
-    match node:
-        case Characters(ranges):
-            return int(sum(high - low + 1 for low, high in ranges) > WIDE)
-        case Series(parts):
-            return sum(map(num_wide, parts))
-        case Choice(options):
-            return sum(map(num_wide, options))
-        case Repeat(inner, at_least, at_most):
-            return num_wide(inner) * max(1, at_least, at_most or 0)
-        case _:
-            return 0
+def num_places(rules: Rules, max_of_repeat: int = MAX_REPEATS) -> int:
+    """Returns the number of places that allow many characters, counting repeats. Equal repeats are
+    compiled once; `max_of_repeat` is the most that a library compiles for one."""
+    repeats: set[Node] = set()
+    total = 0
+    for node in rules.values():
+        for part in walk(node):
+            if _is_wide(part):
+                total += 1
+            elif isinstance(part, Repeat) and _is_wide(part.node) and part not in repeats:
+                repeats.add(part)
+                total += min(max(part.at_least, part.at_most or 1), max_of_repeat) - 1
+    return total
 
 
-def render(rules: Rules, max_wide: int = MAX_WIDE) -> str:
-    """Returns the grammar's text. Raises NaiadError for a grammar that is too large or that `check`
-    rejects."""
+def _is_wide(node: Node) -> bool:
+    return isinstance(node, Characters) and sum(high - low + 1 for low, high in node.ranges) > WIDE
+
+
+def render(rules: Rules, max_places: int = MAX_PLACES, max_of_repeat: int = MAX_REPEATS) -> str:
+    """Returns the grammar's text. The limits are those of `num_places`. Raises NaiadError for a
+    grammar that is too large or that `check` rejects."""
     check(rules)
-    wide = sum(map(num_wide, rules.values()))
-    if wide > max_wide:
+    places = num_places(rules, max_of_repeat)
+    if places > max_places:
         raise invalid_arg(
-            f"the grammar has {wide} places for any character, counting repeats; "
-            f"this engine accepts {max_wide}"
+            f"the grammar has {places} places for many characters, counting repeats; "
+            f"this model accepts {max_places}"
         )
     text = "".join(f"{name} ::= {_expression(node)}\n" for name, node in rules.items())
     if len(text.encode()) > MAX_GRAMMAR_BYTES:

@@ -26,6 +26,7 @@ from naiad.llm.generation import FinishReason, GenerationRequest, TokenLogprobs,
 from naiad.llm.openvino.checkpoint import OpenvinoCheckpoint, read_checkpoint
 from naiad.llm.openvino.conversion import Conversion, convert
 from naiad.llm.openvino.sequence import OpenvinoSequence, build_sequences
+from naiad.llm.request_shares import RequestShares
 from naiad.llm.text.tokenizer import Tokenizer
 
 BLOCK_SIZE = 32
@@ -70,6 +71,9 @@ class OpenvinoEngine:
         self._numbers = iter(range(1, 1 << 62))
         self._sequences: dict[str, list[OpenvinoSequence]] = {}
         self._outputs: list[TokenOutput] = []
+        self._shares: RequestShares[OpenvinoSequence] = RequestShares(
+            max(1, int(settings.max_num_seqs * settings.max_request_share))
+        )
         self._harmful: set[str] = set()
         """Grammars that broke a step."""
         self.can_follow_grammars = True
@@ -97,21 +101,37 @@ class OpenvinoEngine:
             raise invalid_arg("OpenVINO cannot use the grammar of the request")
         for sequence in sequences:
             sequence.arrival_ns = self._clock_ns()
+        first, *others = sequences
+        if self._shares.admit(first):
             try:
-                self._add(sequence, sequence.prompt)
+                self._add(first, first.prompt)
             except RuntimeError as error:
-                for other in sequences:
-                    if other.handle is not None:
-                        other.handle.cancel()
+                self._release(first)
                 raise _refusal(error) from None
         self._sequences[request.id] = sequences
+        for sequence in others:  # they differ from the first one only in their seeds
+            if self._shares.admit(sequence):
+                self._begin(sequence)
+
+    def _begin(self, sequence: OpenvinoSequence) -> None:
+        try:
+            self._add(sequence, sequence.prompt)
+        except RuntimeError as error:
+            output = TokenOutput(sequence.request.id, sequence.index, [], error=_refusal(error))
+            self._finish(sequence, output, FinishReason.ERROR)
+
+    def _release(self, sequence: OpenvinoSequence) -> None:
+        following = self._shares.release(sequence)
+        if following is not None:
+            self._begin(following)
 
     def _add(self, sequence: OpenvinoSequence, prompt: list[int]) -> None:
         tensor = openvino.Tensor(np.asarray([prompt], np.int64))
         sequence.handle = self._pipeline.add_request(next(self._numbers), tensor, sequence.config)
 
     def cancel(self, request_id: str) -> None:
-        for sequence in self._sequences.get(request_id, ()):
+        # In reverse, so that none begins only to be cancelled.
+        for sequence in reversed(self._sequences.get(request_id, [])):
             if not sequence.is_finished:
                 if sequence.handle is not None:
                     sequence.handle.cancel()
@@ -139,7 +159,7 @@ class OpenvinoEngine:
         now_ns = self._clock_ns()
         for sequences in list(self._sequences.values()):
             for sequence in sequences:
-                if not sequence.is_finished:
+                if not sequence.is_finished and sequence.handle is not None:
                     self._read(sequence, now_ns)
         outputs, self._outputs = self._outputs, []
         return outputs
@@ -156,7 +176,7 @@ class OpenvinoEngine:
             sequence
             for sequences in self._sequences.values()
             for sequence in sequences
-            if not sequence.is_finished
+            if not sequence.is_finished and sequence.handle is not None
         ]
         suspects = [
             sequence for sequence in alive if sequence.grammar is not None and not sequence.tokens
@@ -282,6 +302,8 @@ class OpenvinoEngine:
         output.finish_reason, output.stop_reason = reason, stop
         sequence.is_finished = True
         self._outputs.append(output)
+        if not self._shares.drop_held(sequence):
+            self._release(sequence)
         self.statistics.finished[reason] += 1
         self.statistics.request_s.observe((self._clock_ns() - sequence.arrival_ns) / 1e9)
         if all(sibling.is_finished for sibling in self._sequences.get(sequence.request.id, [])):

@@ -13,10 +13,10 @@ import openvino_genai
 
 from naiad.errors import invalid_arg
 from naiad.llm.generation import EbnfGrammar, GenerationRequest
-from naiad.llm.parameters import SamplingParameters
+from naiad.llm.parameters import SamplingParameters, shown, too_long
 from naiad.llm.text.completion_text import CompletionText
 from naiad.llm.text.detokenizer import build_detokenizer
-from naiad.llm.text.stop_strings import StopStrings
+from naiad.llm.text.stop_strings import StopStrings, StopTable
 from naiad.llm.text.tokenizer import Tokenizer
 
 MAX_SEED = (1 << 63) - 1
@@ -88,6 +88,7 @@ def build_sequences(
     _check_grammar(request, ends)
     seed = source.getrandbits(62) if parameters.seed is None else parameters.seed
     sequences = []
+    stops = StopTable(parameters.stop)
     for index in range(parameters.n):
         config = _config(parameters, max_tokens, ends, (seed + index) & MAX_SEED)
         if isinstance(request.grammar, EbnfGrammar):
@@ -96,7 +97,7 @@ def build_sequences(
             )
         sequences.append(
             OpenvinoSequence(
-                request, index, prompt, config, ends, _text(request, tokenizer, prompt)
+                request, index, prompt, config, ends, _text(request, tokenizer, prompt, stops)
             )
         )
     return sequences
@@ -136,14 +137,11 @@ def _check_grammar(request: GenerationRequest, ends: frozenset[int]) -> None:
 def _check_prompt(prompt: list[int], vocab_size: int, max_model_len: int) -> None:
     if not prompt:
         raise invalid_arg("the prompt is empty, expected at least one token")
+    if len(prompt) >= max_model_len:
+        raise too_long(len(prompt), max_model_len)
     wrong = next((token for token in prompt if not 0 <= token < vocab_size), None)
     if wrong is not None:
-        raise invalid_arg(f"the prompt holds token {wrong}, expected 0 to {vocab_size - 1}")
-    if len(prompt) >= max_model_len:
-        raise invalid_arg(
-            f"the prompt has {len(prompt)} tokens, the model's context is {max_model_len} for "
-            "prompt and output together"
-        )
+        raise invalid_arg(f"the prompt holds token {shown(wrong)}, expected 0 to {vocab_size - 1}")
 
 
 def _config(
@@ -175,7 +173,7 @@ def _config(
 
 
 def _text(
-    request: GenerationRequest, tokenizer: Tokenizer, prompt: list[int]
+    request: GenerationRequest, tokenizer: Tokenizer, prompt: list[int], stops: StopTable
 ) -> CompletionText | None:
     parameters = request.parameters
     if not request.should_detokenize:
@@ -183,6 +181,4 @@ def _text(
             raise invalid_arg("stop strings need should_detokenize")
         return None
     detokenizer = build_detokenizer(tokenizer, prompt, parameters.skip_special_tokens)
-    return CompletionText(
-        detokenizer, StopStrings(parameters.stop, parameters.include_stop_str_in_output)
-    )
+    return CompletionText(detokenizer, StopStrings(stops, parameters.include_stop_str_in_output))

@@ -196,6 +196,7 @@ def _assemble(
         settings.max_num_seqs,
         num_tokens,
         settings.enable_prefix_caching,
+        settings.max_request_share,
     )
     builder = SequenceBuilder(tokenizer, description.vocab_size, eos_token_ids, max_model_len)
     is_asynchronous = is_gpu if settings.is_asynchronous is None else settings.is_asynchronous

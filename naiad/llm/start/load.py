@@ -50,7 +50,6 @@ def load_engine(
     if path.is_file():
         return _load_gguf(path, settings, progress, cache, log)
     folder = open_folder(path)
-    template = read_chat_template(path)
     family = (
         tensorrt_llm.FAMILY if folder.is_tensorrt_llm else find_family(folder.config["model_type"])
     )
@@ -64,7 +63,7 @@ def load_engine(
         if family is None
         else _load_family(folder, family, settings, progress, cache, log)
     )
-    engine.chat_template = template
+    engine.open_chat_template = lambda: read_chat_template(path)
     return engine
 
 
@@ -240,8 +239,9 @@ def _load_gguf(
     )
     if plan is not None:
         engine.quantization = plan.describe()
-    if checkpoint.chat_template is not None:
-        engine.chat_template = ChatTemplate(checkpoint.chat_template, checkpoint.special_tokens)
+    source = checkpoint.chat_template
+    if source is not None:
+        engine.open_chat_template = lambda: ChatTemplate(source, checkpoint.special_tokens)
     return engine
 
 

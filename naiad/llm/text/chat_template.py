@@ -3,8 +3,10 @@ that the model was trained on.
 
 In:  messages (and tools) as plain dictionaries, in OpenAI's format.
 Out: text that already has the special tokens, so it is tokenized without adding any.
-Rule: templates come with checkpoints and run in Jinja's sandbox; an error that they raise is the
-      request's error.
+Rule: templates come with checkpoints and run in Jinja's sandbox, which bounds `range`; an error
+      that they raise is the request's error. The sandbox does not bound time and memory, and even
+      reading a template computes its constants: a server does both in a process with limits
+      (naiad/backends/llm/text_work.py).
 """
 
 from __future__ import annotations
@@ -54,16 +56,26 @@ class ChatTemplate:
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        max_characters: int = MAX_PROMPT_CHARACTERS,
         **values: Any,
     ) -> str:
         """`values` are further variables that some templates use, such as `enable_thinking`."""
+        pieces: list[str] = []
+        num_characters = 0
         try:
-            text = self._template.render(
+            for piece in self._template.generate(
                 messages=messages,
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,
                 **{**self._special_tokens, **values},
-            )
+            ):
+                pieces.append(piece)
+                num_characters += len(piece)
+                if num_characters > max_characters:
+                    raise invalid_arg(
+                        f"the prompt has more than {max_characters} characters after the chat "
+                        f"template, which is the most that this model accepts"
+                    )
         except (
             jinja2.TemplateError,
             TypeError,
@@ -76,11 +88,7 @@ class ChatTemplate:
             raise invalid_arg(
                 f"the messages do not fit the model's chat template: {error}"
             ) from error
-        if len(text) > MAX_PROMPT_CHARACTERS:
-            raise invalid_arg(
-                f"the chat has {len(text)} characters, expected at most {MAX_PROMPT_CHARACTERS}"
-            )
-        return text
+        return "".join(pieces)
 
 
 def read_chat_template(folder: Path) -> ChatTemplate | None:

@@ -8,9 +8,13 @@ Rule: nothing here knows of templates or requests.
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import tokenizers
+
+# A pool of threads of its own would compete with the engine's for the same cores.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def _byte_of_character() -> dict[str, int]:
@@ -43,8 +47,15 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        """Releases the interpreter while it works: the library does so for batches only."""
+        encodings = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encodings[0].ids
         return ids
+
+    def encode_many(self, texts: list[str]) -> list[list[int]]:
+        """Encodes short texts without special tokens, in one call."""
+        encodings = self.backend.encode_batch_fast(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     def decode(self, tokens: list[int], skip_special_tokens: bool = True) -> str:
         text: str = self.backend.decode(tokens, skip_special_tokens=skip_special_tokens)

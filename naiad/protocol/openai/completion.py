@@ -25,6 +25,8 @@ from naiad.protocol.openai.response_writer import (
 from naiad.protocol.openai.sampling import completion_sampling
 
 MAX_PROMPTS = 256
+MAX_COMPLETIONS = 256
+"""Maximum number of completions of one request: its prompts times n."""
 
 
 class CompletionChoice(msgspec.Struct):
@@ -53,6 +55,13 @@ def decode_calls(
         raise bad_request("'best_of' is not supported, use 'n'", "best_of")
     prompts = read_prompts(body)
     parameters, grammar = completion_sampling(body, defaults), read_format(body)
+    if len(prompts) * parameters.n > MAX_COMPLETIONS:
+        raise bad_request(
+            f"'prompt' has {len(prompts)} entries and 'n' is {parameters.n}, which makes "
+            f"{len(prompts) * parameters.n} completions, expected at most {MAX_COMPLETIONS}",
+            "n",
+        )
+    group = new_id("prompts-") if len(prompts) > 1 else ""
     return [
         GenerationCall(
             prompt=prompt,
@@ -61,6 +70,7 @@ def decode_calls(
             grammar=grammar,
             priority=body.priority or 0,
             cache_salt=body.cache_salt or "",
+            group=group,
             is_streamed=is_streamed,
         )
         for prompt in prompts

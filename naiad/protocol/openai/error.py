@@ -13,7 +13,7 @@ import msgspec
 
 from naiad.errors import Code, NaiadError
 
-_CONTEXT = re.compile(r"the prompt has \d+ tokens")
+_CONTEXT = re.compile(r"the prompt has (?:more than )?\d+ (?:tokens|bytes|characters)")
 _NAMED = re.compile(r"(?:(?:sampling )?parameter )?'?([a-z_]+)'? (?:is|has|names|holds|of token) ")
 """The engine's messages about a parameter begin with its name."""
 _LACKING = re.compile(r"the [a-z]+ engine has no ([a-z_]+)")

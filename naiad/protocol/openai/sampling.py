@@ -2,7 +2,7 @@
 the engine's.
 
 Rule: values beyond the ranges that OpenAI documents are refused here, with OpenAI's messages. The
-      engine checks its own ranges; they are wider, for clients of other protocols.
+      engine's ranges are wider, for clients of other protocols. naiad.llm.parameters has both.
 """
 
 from __future__ import annotations
@@ -12,10 +12,18 @@ from typing import Any
 
 import msgspec
 
-from naiad.llm.parameters import SamplingParameters
+from naiad.errors import NaiadError
+from naiad.llm.parameters import (
+    OPENAI_MAX_BIAS,
+    OPENAI_MAX_COMPLETION_LOGPROBS,
+    OPENAI_RANGES,
+    SamplingParameters,
+    shown,
+)
 from naiad.protocol.openai.body import ChatBody, CompletionBody, GenerationBody, ResponsesBody
-from naiad.protocol.openai.error import bad_request
+from naiad.protocol.openai.error import bad_request, from_core
 
+_NAMES = frozenset(field.name for field in msgspec.structs.fields(SamplingParameters))
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for plain completions; a chat has no such limit."""
 _SAME = (
@@ -23,16 +31,6 @@ _SAME = (
     "presence_penalty", "frequency_penalty", "seed", "stop_token_ids", "bad_words", "ignore_eos",
     "include_stop_str_in_output", "skip_special_tokens",
 )  # fmt: skip
-_RANGES: dict[str, tuple[int, int]] = {
-    "temperature": (0, 2),
-    "top_p": (0, 1),
-    "presence_penalty": (-2, 2),
-    "frequency_penalty": (-2, 2),
-    "n": (1, 128),
-    "top_logprobs": (0, 20),
-}
-_MAX_COMPLETION_LOGPROBS = 5
-_MAX_BIAS = 100
 _RESPONSES_SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
 
 
@@ -53,7 +51,7 @@ def completion_sampling(body: CompletionBody, defaults: Mapping[str, Any]) -> Sa
     """Raises OpenAiError."""
     _check_ranges(body)
     if body.logprobs is not None:
-        _check_range("logprobs", body.logprobs, 0, _MAX_COMPLETION_LOGPROBS)
+        _check_range("logprobs", body.logprobs, 0, OPENAI_MAX_COMPLETION_LOGPROBS)
     values = _common(body)
     if body.logprobs is not None:
         values["logprobs"] = body.logprobs
@@ -70,7 +68,7 @@ def responses_sampling(body: ResponsesBody, defaults: Mapping[str, Any]) -> Samp
 
 
 def _check_ranges(body: GenerationBody | ResponsesBody) -> None:
-    for name, (low, high) in _RANGES.items():
+    for name, (low, high) in OPENAI_RANGES.items():
         value = getattr(body, name, None)
         if value is not None:
             _check_range(name, value, low, high)
@@ -85,7 +83,7 @@ def _check_range(name: str, value: float, low: int, high: int) -> None:
         side, place, bound = ("below", "minimum", f">= {low}")
     raise bad_request(
         f"Invalid '{name}': {kind} {side} {place} value. Expected a value {bound}, but got "
-        f"{value} instead.",
+        f"{shown(value)} instead.",
         name,
         f"{kind}_{side}_{place[:3]}_value",
     )
@@ -104,7 +102,7 @@ def _common(body: GenerationBody) -> dict[str, Any]:
 
 def _logit_bias(given: dict[str, float]) -> dict[int, float]:
     for bias in given.values():
-        _check_range("logit_bias", bias, -_MAX_BIAS, _MAX_BIAS)
+        _check_range("logit_bias", bias, -OPENAI_MAX_BIAS, OPENAI_MAX_BIAS)
     try:
         return {int(token): bias for token, bias in given.items()}
     except ValueError:
@@ -115,8 +113,13 @@ def _logit_bias(given: dict[str, float]) -> dict[int, float]:
 
 def _merged(values: dict[str, Any], defaults: Mapping[str, Any]) -> SamplingParameters:
     try:
-        return msgspec.convert(
+        parameters = msgspec.convert(
             {**defaults, **values}, SamplingParameters, strict=False, str_keys=True
         )
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError) as error:
         raise bad_request(f"The sampling parameters cannot be used: {error}") from None
+    try:
+        parameters.check_ranges()
+    except NaiadError as error:
+        raise from_core(error, _NAMES) from None
+    return parameters

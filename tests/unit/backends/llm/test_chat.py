@@ -4,6 +4,7 @@ template can do harm."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from naiad.errors import NaiadError
 pytest.importorskip("jinja2")
 
 from naiad.backends.llm.chat import ChatTemplates, read_chat_templates
+from naiad.backends.llm.text_process import TextProcess
 
 SIMPLE = (
     "{% for m in messages %}{{ bos_token }}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -20,11 +22,22 @@ SIMPLE = (
 )
 
 
-def template(text: str = SIMPLE) -> ChatTemplates:
-    return ChatTemplates({"default": text}, {"bos_token": "<s>"})
+@pytest.fixture(scope="module")
+def process() -> Iterator[TextProcess]:
+    process = TextProcess()
+    yield process
+    process.close()
 
 
-def test_renders_messages_with_special_tokens() -> None:
+Template = Callable[..., ChatTemplates]
+
+
+@pytest.fixture
+def template(process: TextProcess) -> Template:
+    return lambda text=SIMPLE: ChatTemplates({"default": text}, {"bos_token": "<s>"}, process)
+
+
+def test_renders_messages_with_special_tokens(template: Template) -> None:
     assert template().render([{"role": "user", "content": "Hi"}]) == "<s>[user]Hi[assistant]"
     assert (
         template().render([{"role": "user", "content": "Hi"}], add_generation_prompt=False)
@@ -32,12 +45,12 @@ def test_renders_messages_with_special_tokens() -> None:
     )
 
 
-def test_text_parts_become_one_string() -> None:
+def test_text_parts_become_one_string(template: Template) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert template().render([{"role": "user", "content": parts}]) == "<s>[user]ab[assistant]"
 
 
-def test_arguments_of_tool_calls_are_objects() -> None:
+def test_arguments_of_tool_calls_are_objects(template: Template) -> None:
     text = "{% for c in messages[0].tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}"
     call = {"type": "function", "function": {"name": "f", "arguments": '{"city": "Zürich"}'}}
     assert (
@@ -46,13 +59,13 @@ def test_arguments_of_tool_calls_are_objects() -> None:
     )
 
 
-def test_chats_with_tools_use_the_tool_template() -> None:
-    both = ChatTemplates({"default": "plain", "tool_use": "{{ tools[0].name }}"}, {})
+def test_chats_with_tools_use_the_tool_template(process: TextProcess) -> None:
+    both = ChatTemplates({"default": "plain", "tool_use": "{{ tools[0].name }}"}, {}, process)
     assert both.render([]) == "plain"
     assert both.render([], tools=[{"name": "search"}]) == "search"
 
 
-def test_generation_blocks_and_loop_controls() -> None:
+def test_generation_blocks_and_loop_controls(template: Template) -> None:
     text = (
         "{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}"
         "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
@@ -71,22 +84,26 @@ def test_generation_blocks_and_loop_controls() -> None:
         "{{ 1 // 0 }}",
     ],
 )
-def test_a_failing_template_is_the_requests_error(text: str) -> None:
+def test_a_failing_template_is_the_requests_error(template: Template, text: str) -> None:
     with pytest.raises(NaiadError, match="chat template") as rejection:
         template(text).render([{"role": "user", "content": "x"}])
     assert rejection.value.code.name == "INVALID_ARG"
 
 
-def test_rejects_messages_if_the_checkpoint_has_no_template(tmp_path: Path) -> None:
+def test_rejects_messages_if_the_checkpoint_has_no_template(
+    tmp_path: Path, process: TextProcess
+) -> None:
     with pytest.raises(NaiadError, match="has no chat template"):
-        read_chat_templates(tmp_path).render([])
+        read_chat_templates(tmp_path, process).render([])
 
 
-def test_finds_templates_wherever_checkpoints_keep_them(tmp_path: Path) -> None:
+def test_finds_templates_wherever_checkpoints_keep_them(
+    tmp_path: Path, process: TextProcess
+) -> None:
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"bos_token": {"content": "<s>"}, "chat_template": SIMPLE})
     )
-    assert read_chat_templates(tmp_path).render([]) == "[assistant]"
+    assert read_chat_templates(tmp_path, process).render([]) == "[assistant]"
     named = {
         "chat_template": [
             {"name": "default", "template": "d"},
@@ -94,10 +111,10 @@ def test_finds_templates_wherever_checkpoints_keep_them(tmp_path: Path) -> None:
         ]
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
-    assert read_chat_templates(tmp_path).render([], tools=[{}]) == "t"
+    assert read_chat_templates(tmp_path, process).render([], tools=[{}]) == "t"
     (tmp_path / "chat_template.jinja").write_text("file")
-    assert read_chat_templates(tmp_path).render([]) == "file"
+    assert read_chat_templates(tmp_path, process).render([]) == "file"
     (tmp_path / "own.jinja").write_text("own")
-    assert read_chat_templates(tmp_path, tmp_path / "own.jinja").render([]) == "own"
+    assert read_chat_templates(tmp_path, process, tmp_path / "own.jinja").render([]) == "own"
     with pytest.raises(NaiadError, match="cannot be read"):
-        read_chat_templates(tmp_path, tmp_path / "absent.jinja")
+        read_chat_templates(tmp_path, process, tmp_path / "absent.jinja")

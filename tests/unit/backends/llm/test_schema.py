@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from naiad.backends.llm.grammar import GrammarCompiler, grammar_text
+from naiad.backends.llm.grammar import GrammarCompiler
+from naiad.backends.llm.grammar_text import grammar_text
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.schema import plain_schema
+from naiad.backends.llm.text_process import TextProcess
 from naiad.errors import Code, NaiadError
 from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.generation import EbnfGrammar
@@ -244,9 +247,21 @@ def test_allows_texts_that_models_write(schema: Any, texts: list[str]) -> None:
         assert derivation.accepts(rules, one), one
 
 
+@pytest.fixture(scope="module")
+def process() -> Iterator[TextProcess]:
+    process = TextProcess()
+    yield process
+    process.close()
+
+
+def compiler_for(engine: str, process: TextProcess) -> GrammarCompiler:
+    model = SimpleNamespace(engine_name=engine, vocab_size=512)
+    return GrammarCompiler(cast("OpenModel", model), process)
+
+
 @pytest.mark.parametrize("engine", ["native", "openvino"])
-def test_both_engines_reject_the_same_grammars(engine: str) -> None:
-    compiler = GrammarCompiler(cast("OpenModel", SimpleNamespace(engine_name=engine)))
+def test_both_engines_reject_the_same_grammars(engine: str, process: TextProcess) -> None:
+    compiler = compiler_for(engine, process)
     for schema, message in REJECTED:
         with pytest.raises(NaiadError, match=message):
             compiler.build(GrammarCall("json_schema", json.dumps(schema)))
@@ -261,8 +276,8 @@ def test_both_engines_reject_the_same_grammars(engine: str) -> None:
         assert rejection.value.code is Code.INVALID_ARG
 
 
-def test_openvino_gets_the_text_of_the_grammar() -> None:
-    compiler = GrammarCompiler(cast("OpenModel", SimpleNamespace(engine_name="openvino")))
+def test_openvino_gets_the_text_of_the_grammar(process: TextProcess) -> None:
+    compiler = compiler_for("openvino", process)
     assert compiler.build(GrammarCall("regex", "a|b")) == EbnfGrammar("root ::= [a] | [b]\n")
     with pytest.raises(NaiadError, match="the openvino engine has no structural_tag"):
         compiler.build(GrammarCall("structural_tag", "{}"))
@@ -271,7 +286,7 @@ def test_openvino_gets_the_text_of_the_grammar() -> None:
     )
     assert isinstance(long, EbnfGrammar)
     assert "text-0-256 ::=" in long.text
-    with pytest.raises(NaiadError, match="this engine accepts 512"):
+    with pytest.raises(NaiadError, match="this model accepts 512"):
         compiler.build(GrammarCall("regex", ".{600}"))
 
 

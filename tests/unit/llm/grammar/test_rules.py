@@ -88,7 +88,7 @@ def test_rejects_a_grammar_that_is_too_large() -> None:
     wide = Repeat(Characters(((0x20, 0xD7FF),)), 0, 600)
     render({ROOT: wide})
     with pytest.raises(
-        NaiadError, match="600 places for any character, counting repeats; this engine accepts 512"
+        NaiadError, match="600 places for many characters, counting repeats; this model accepts 512"
     ):
         render({ROOT: wide}, 512)
 

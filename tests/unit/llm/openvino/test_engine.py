@@ -15,7 +15,7 @@ pytest.importorskip("openvino_genai", reason="needs openvino-genai (the openvino
 pytest.importorskip("gguf", reason="writes its own GGUF file")
 pytest.importorskip("torch", reason="the weights are made by transformers")
 
-from naiad.backends.llm.grammar import grammar_text
+from naiad.backends.llm.grammar_text import grammar_text
 from naiad.errors import NaiadError
 from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.engine_settings import EngineSettings

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naiad.llm.text.stop_strings import StopStrings
+from naiad.llm.text.stop_strings import StopStrings, StopTable
 
 TEXTS = st.text("ab.", max_size=30)
 STOPS = st.lists(st.text("ab.", min_size=1, max_size=4), min_size=1, max_size=3, unique=True)
@@ -32,7 +32,7 @@ def first_stop(text: str, stops: list[str]) -> tuple[int, str] | None:
 def test_returned_text_ends_at_a_stop(
     text: str, stops: list[str], cuts: list[int], include_stop: bool
 ) -> None:
-    matcher = StopStrings(stops, include_stop)
+    matcher = StopStrings(StopTable(stops), include_stop)
     shown = feed(matcher, text, [min(cut, len(text)) for cut in cuts])
     if first_stop(text, stops) is None:
         assert matcher.matched is None
@@ -49,7 +49,7 @@ def test_returned_text_ends_at_a_stop(
 def test_the_first_complete_stop_ends_text_that_arrives_by_letters(
     text: str, stops: list[str]
 ) -> None:
-    matcher = StopStrings(stops, False)
+    matcher = StopStrings(StopTable(stops), False)
     shown = feed(matcher, text, list(range(len(text))))
     ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
     if ends:
@@ -65,10 +65,10 @@ def test_the_first_complete_stop_ends_text_that_arrives_by_letters(
     [(["Hel", "lo <|e", "nd|> x"], "Hello "), (["a<|", "b"], "a<|b"), (["<|end|>"], "")],
 )
 def test_releases_held_text_that_becomes_something_else(pieces: list[str], shown: str) -> None:
-    matcher = StopStrings(["<|end|>"], False)
+    matcher = StopStrings(StopTable(["<|end|>"]), False)
     got = "".join(matcher.append(piece) for piece in pieces)
     assert got + matcher.finish() == shown
 
 
 def test_without_stops_nothing_is_held() -> None:
-    assert StopStrings([], False).append("x") == "x"
+    assert StopStrings(StopTable([]), False).append("x") == "x"
