@@ -30,6 +30,7 @@ from naiad.backends.llm.backend import LlmBackend
 from naiad.backends.llm.chat import read_chat_templates
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.options import LlmOptions
+from naiad.backends.llm.text_process import TextProcess
 from naiad.backends.served_config import read_config
 from naiad.ipc.work import LoadArguments
 from naiad.llm.block_pool import BlockPool
@@ -125,7 +126,11 @@ class PacedBackend(LlmBackend):
         config = read_config(arguments)
 
         def open_paced(
-            options: LlmOptions, bases: list[Path], num_threads: int, log: Callable[[str], None]
+            options: LlmOptions,
+            bases: list[Path],
+            num_threads: int,
+            process: TextProcess,
+            log: Callable[[str], None],
         ) -> OpenModel:
             folder = open_folder(Path(config.text("PACED_CHECKPOINT")))
             tokenizer = read_tokenizer(folder)
@@ -138,7 +143,7 @@ class PacedBackend(LlmBackend):
             return OpenModel(
                 engine,
                 tokenizer,
-                read_chat_templates(folder.path, None),
+                read_chat_templates(folder.path, process),
                 MAX_LEN,
                 vocab_size,
                 256,

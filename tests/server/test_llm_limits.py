@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.server.harness import Server
+from tests.attacks import llm
+from tests.server.harness import Endpoints, Server
 from tests.server.llm_client import GREEDY, generate, worker_pid
 
 MIB = 1 << 20
@@ -45,6 +46,16 @@ def post(server: Server, path: str, body: dict[str, Any]) -> tuple[int, str, flo
     error = json.loads(data).get("error", "")
     text = error["message"] if isinstance(error, dict) else error
     return status, text, time.monotonic() - start_s
+
+
+@pytest.mark.parametrize("attack", [*llm.ATTACKS, *llm.TRUSTING], ids=lambda one: one.__name__)
+def test_an_attack_is_refused_and_the_model_goes_on(
+    server: Server, attack: Callable[[Endpoints], None]
+) -> None:
+    pids = [worker_pid(server, model) for model in ("tiny", "trusting")]
+    attack(server)
+    assert generate(server, text_input="still fine", max_tokens=1)
+    assert [worker_pid(server, model) for model in ("tiny", "trusting")] == pids
 
 
 # Chat templates.
@@ -301,7 +312,7 @@ def test_a_prompt_of_50_mb_is_refused_by_its_bytes(server: Server) -> None:
 
 
 def test_a_long_prompt_says_so_over_openai(server: Server) -> None:
-    body = {"model": "tiny", "prompt": "x" * 100_000}
+    body: dict[str, Any] = {"model": "tiny", "prompt": "x" * 100_000}
     status, data = server.post("/v1/completions", body)
     error = json.loads(data)["error"]
     assert (status, error["code"], error["param"]) == (400, "context_length_exceeded", "prompt")

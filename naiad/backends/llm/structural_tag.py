@@ -37,5 +37,5 @@ def _num_repeats(value: Any, depth: int) -> int:
         return sum(_num_repeats(entry, depth + 1) for entry in value)
     if not isinstance(value, dict):
         return 0
-    counts = [value[name] for name in _COUNTED if isinstance(value.get(name), int)]
+    counts: list[int] = [value[name] for name in _COUNTED if isinstance(value.get(name), int)]
     return sum(counts) + sum(_num_repeats(entry, depth + 1) for entry in value.values())

@@ -47,6 +47,11 @@ class TextProcess:
         with self._lock:
             self._connect()
 
+    @property
+    def pid(self) -> int | None:
+        """None if the process is not started."""
+        return None if self._process is None else self._process.pid
+
     def run(self, work: TextWork) -> str:
         """Raises NaiadError."""
         try:
@@ -85,7 +90,7 @@ class TextProcess:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "naiad.backends.llm.text_work"],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 env=environment,
             )
         ours.settimeout(MAX_WAIT_S)

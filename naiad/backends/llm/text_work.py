@@ -74,13 +74,14 @@ def run(work: TextWork) -> str:
     match work:
         case RenderWork():
             template = _template(work.source, tuple(work.special_tokens.items()))
-            return template.render(
+            text: str = template.render(
                 work.messages,
                 work.tools,
                 work.add_generation_prompt,
                 work.max_characters,
                 **work.arguments,
             )
+            return text
         case ReadTemplateWork():
             _template(work.source, ())
             return ""

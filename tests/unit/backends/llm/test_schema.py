@@ -255,7 +255,7 @@ def process() -> Iterator[TextProcess]:
 
 
 def compiler_for(engine: str, process: TextProcess) -> GrammarCompiler:
-    model = SimpleNamespace(engine_name=engine, vocab_size=512)
+    model = SimpleNamespace(engine_name=engine, vocab_size=512, tokenizer=None)
     return GrammarCompiler(cast("OpenModel", model), process)
 
 
