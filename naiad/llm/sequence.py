@@ -50,6 +50,7 @@ class Sequence:
         "order",
         "request",
         "seed",
+        "shared_hashes",
         "slot",
         "status",
         "stop_token_ids",
@@ -71,7 +72,9 @@ class Sequence:
         self.index = index
         self.order = order
         self.seed = seed
-        self.tokens = list(prompt)
+        self.tokens = prompt
+        """The completions of a request share their prompt's list until the scheduler starts them:
+        a hundred copies of a long prompt at once would delay a step."""
         self.num_prompt_tokens = len(prompt)
         self.max_length = max_length
         self.min_length = len(prompt) + parameters.min_tokens
@@ -88,6 +91,8 @@ class Sequence:
         self.slot = NO_SLOT
         self.blocks: list[int] = []
         self.block_hashes: list[bytes] = []
+        self.shared_hashes: list[bytes] = []
+        """Hashes of the prompt's full blocks, in one list for all completions of a request."""
         self.num_remembered = 0
         self.num_staged_blocks = 0
         self.num_computed = 0
@@ -128,7 +133,13 @@ class Sequence:
         count = num_tokens // block_size
         hashes = self.block_hashes
         while len(hashes) < count:
+            shared = self.shared_hashes
+            if len(hashes) < len(shared):
+                hashes.extend(shared[len(hashes) : count])
+                continue
             parent = hashes[-1] if hashes else root_hash(self.request.cache_salt)
-            start = len(hashes) * block_size
-            hashes.append(chain_hash(parent, self.tokens[start : start + block_size]))
+            start, end = len(hashes) * block_size, (len(hashes) + 1) * block_size
+            hashes.append(chain_hash(parent, self.tokens[start:end]))
+            if end <= self.num_prompt_tokens:
+                shared.append(hashes[-1])
         return hashes[:count]

@@ -54,6 +54,7 @@ class SequenceBuilder:
             )
         seed = source.getrandbits(63) if parameters.seed is None else parameters.seed
         stops = StopTable(parameters.stop)
+        hashes: list[bytes] = []
         sequences = []
         for index in range(parameters.n):
             sequence = Sequence(
@@ -62,6 +63,7 @@ class SequenceBuilder:
             sequence.stop_token_ids = stop_token_ids
             sequence.bad_words = [word for word in words if len(word) > 1]
             sequence.logit_bias = logit_bias
+            sequence.shared_hashes = hashes
             sequence.text = self._build_text(request, prompt, stops)
             if grammar is not None:
                 sequence.grammar = grammar if index == 0 else grammar.fork()

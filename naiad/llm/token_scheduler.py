@@ -22,6 +22,9 @@ from naiad.llm.request_shares import RequestShares
 from naiad.llm.sequence import NO_SLOT, Sequence, Status
 from naiad.llm.waiting_queue import WaitingQueue
 
+MAX_MATCHED_BLOCKS = 8192
+"""Admissions of one step stop after this many cached blocks, which take a few milliseconds."""
+
 
 class ScheduledRow(msgspec.Struct, eq=False):
     sequence: Sequence
@@ -168,11 +171,13 @@ class TokenScheduler:
         admitted: list[Sequence],
         budget: int,
     ) -> None:
-        while budget > 0 and self._free_slots:
+        num_matched = 0
+        while budget > 0 and self._free_slots and num_matched < MAX_MATCHED_BLOCKS:
             sequence = self.waiting.peek()
             if sequence is None or sequence.num_pending > 0:
                 return
             matched = self._match_prefix(sequence)
+            num_matched += len(matched)
             num_cached = len(matched) * self.pool.block_size
             count = min(len(sequence.tokens) - num_cached, budget)
             need = -(-(num_cached + count) // self.pool.block_size) - len(matched)
@@ -201,6 +206,8 @@ class TokenScheduler:
         )
 
     def _start(self, sequence: Sequence, matched: list[int], need: int) -> None:
+        if not sequence.num_output_tokens:
+            sequence.tokens = list(sequence.tokens)
         self.pool.acquire(matched)
         sequence.blocks = matched + self.pool.allocate(need)
         sequence.num_computed = len(matched) * self.pool.block_size

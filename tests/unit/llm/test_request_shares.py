@@ -3,11 +3,14 @@ of them has its turn."""
 
 from __future__ import annotations
 
+import random
+
 from naiad.llm.block_pool import BlockPool
 from naiad.llm.generation import GenerationRequest
 from naiad.llm.parameters import SamplingParameters
 from naiad.llm.sequence import Sequence, Status
-from naiad.llm.token_scheduler import TokenScheduler
+from naiad.llm.sequence_builder import SequenceBuilder
+from naiad.llm.token_scheduler import MAX_MATCHED_BLOCKS, TokenScheduler
 
 
 class Bench:
@@ -80,3 +83,30 @@ def test_a_small_engine_serves_one_at_a_time() -> None:
     bench = Bench(max_num_seqs=1)
     ours = [bench.add("big") for _ in range(3)]
     assert bench.running() == ours[:1]
+
+
+def test_completions_with_a_long_cached_prompt_start_over_several_steps() -> None:
+    """Matching a prompt of 30,000 tokens for 127 completions in one step took half a second."""
+    builder = SequenceBuilder(None, 50_000, [0], 40_000)
+    scheduler = TokenScheduler(BlockPool(20_000, 16), 256, 8192, True, 0.5)
+    request = GenerationRequest(
+        id="long",
+        prompt=[index % 5000 for index in range(30_000)],
+        parameters=SamplingParameters(n=128, max_tokens=10),
+        should_detokenize=False,
+    )
+    sequences = builder.build(request, 0, random.Random(1))
+    for sequence in sequences:
+        scheduler.add(sequence)
+    num_admitted = []
+    while len(scheduler.running) < 128:
+        plan = scheduler.schedule()
+        num_admitted.append(len(plan.admitted))
+        for row in plan.rows:
+            row.sequence.num_pending = 0
+    assert max(num_admitted) <= 1 + MAX_MATCHED_BLOCKS * 16 // 30_000 + 1
+    assert all(
+        sequence.block_hashes[:1875] == sequences[0].block_hashes[:1875] for sequence in sequences
+    )
+    lists = {id(sequence.tokens) for sequence in sequences}
+    assert len(lists) == 128
