@@ -105,6 +105,24 @@ def test_seeds_fix_the_tokens_and_n_gives_several(engine: OpenvinoEngine) -> Non
     assert first["a", 0].tokens != first["a", 1].tokens
 
 
+def test_one_request_gets_half_of_the_sequences(engine: OpenvinoEngine) -> None:
+    engine.submit(request(n=7, max_tokens=4, temperature=1.0, seed=1))
+    completions = engine._sequences["a"]
+    ended: set[int] = set()
+    while engine.has_work:
+        started = [one for one in completions if one.handle is not None and not one.is_finished]
+        assert len(started) <= 2
+        outputs = engine.step()
+        ended |= {output.index for output in outputs if output.finish_reason is not None}
+    assert ended == set(range(7))
+    engine.submit(request(n=7, max_tokens=100))
+    engine.step()
+    engine.cancel("a")
+    reasons = [output.finish_reason for output in engine.step()]
+    assert reasons == [FinishReason.CANCELLED] * 7
+    assert run(engine, request(max_tokens=2)).completions["a", 0].tokens
+
+
 def test_stop_strings_and_stop_tokens(engine: OpenvinoEngine) -> None:
     whole = run(engine, request(max_tokens=12)).completions["a", 0]
     stop = whole.text[4:6]
