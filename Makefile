@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-llm test-gpu frameworks check coverage bench differential soak proto wheel clean
+.PHONY: help serve test test-llm test-gpu frameworks check coverage attack bench differential soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ coverage: $(VENV)/.dev  ## run the tests, or those of TESTS=..., and report the 
 	$(BIN)/coverage run -m pytest $(TESTS)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
+
+attack: $(VENV)/.dev  ## attack live servers (or only NAMES=...): worst probe latency, peak memory, what is left
+	$(BIN)/python -m tests.attacks.run $(NAMES)
 
 bench: $(VENV)/.dev  ## measure against the genuine Triton (bench/RESULTS.md says how)
 	$(BIN)/python -m bench.compare

@@ -26,6 +26,17 @@ class Code(enum.StrEnum):
     RESOURCE_EXHAUSTED = "Resource exhausted"
 
 
+MAX_MESSAGE_CHARACTERS = 16 * 1024
+
+
+def shortened(message: str) -> str:
+    """A message repeats what a client sent, which may be a name of a million characters."""
+    if len(message) <= MAX_MESSAGE_CHARACTERS:
+        return message
+    half = MAX_MESSAGE_CHARACTERS // 2
+    return f"{message[:half]} ... ({len(message) - 2 * half} characters) ... {message[-half:]}"
+
+
 class NaiadError(Exception):
     """An error for the client.
 
@@ -37,6 +48,7 @@ class NaiadError(Exception):
     def __init__(
         self, code: Code, message: str, retry_after_s: int | None = None, *, details: str = ""
     ) -> None:
+        message = shortened(message)
         super().__init__(message)
         self.code = code
         self.message = message
@@ -53,11 +65,19 @@ def invalid_arg(message: str) -> NaiadError:
     return NaiadError(Code.INVALID_ARG, message)
 
 
-def oversize_body(num_bytes: int, max_bytes: int) -> NaiadError:
-    """The error for a request body above `--http-max-input-size`, on every route."""
+def oversize_body(
+    num_bytes: int, max_bytes: int, option: str | None = "--http-max-input-size"
+) -> NaiadError:
+    """The error for a request body above a limit, on every route. `option` sets the limit; None
+    means that nothing does."""
+    advice = (
+        "No option increases this limit."
+        if option is None
+        else f"Use {option} to increase the limit."
+    )
     return invalid_arg(
         f"request JSON size of {num_bytes} bytes exceeds the maximum allowed input size of "
-        f"{max_bytes} bytes. Use --http-max-input-size to increase the limit."
+        f"{max_bytes} bytes. {advice}"
     )
 
 

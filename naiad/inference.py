@@ -25,6 +25,7 @@ from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, unavailable, unsupported
 from naiad.repository.config.config_json import config_to_json
+from naiad.repository.request_check import check_strings
 from naiad.shm.region_inference import infer_with_regions
 from naiad.shm.region_table import RegionTable
 from naiad.trace.traced_stream import enqueue_traced
@@ -164,7 +165,11 @@ class InferenceCore:
             raise unavailable("Server exiting", RETRY_AFTER_S)
         if request.regions is not None:
             return infer_with_regions(
-                request, self.regions, self.infer, partial(self._region_buffer, request.model_name)
+                request,
+                self.regions,
+                self.infer,
+                partial(self._region_buffer, request.model_name),
+                partial(check_strings, model_name=request.model_name),
             )
         start_ns = time.monotonic_ns()
         if model is None:

@@ -40,6 +40,7 @@ from naiad.instances.heartbeat import HEARTBEAT_NS
 from naiad.instances.template_process import Templates
 from naiad.keys.unmatched import unmatched_patterns
 from naiad.metrics.custom import CustomMetrics
+from naiad.metrics.loop_lag import LoopLag
 from naiad.metrics.page import MetricsPage
 from naiad.repository.check.layout import layout_hints
 from naiad.repository.load.failure import failure_summary
@@ -57,6 +58,9 @@ FINALIZE_SHARE = 0.25
 models to finalize: requests in flight are cancelled before."""
 SAME_STOP_S = 1.0
 """The same signal again within this time of the first is the same request to stop."""
+SWITCH_INTERVAL_S = 0.001
+"""A thread that decodes a large request gives the interpreter lock back to the event loop this
+soon."""
 NO_TERMINAL_COLUMNS = 100
 """The width of tables in a file or a pipe."""
 
@@ -69,6 +73,7 @@ def run(settings: Settings) -> int:
     log.capture_library_logging()
     _raise_file_limit()
     limit_kept_memory()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         wiring.hide_secrets(settings)
         return uvloop.run(Server(settings).run())
@@ -140,6 +145,8 @@ class Server:
         self._templates = Templates(loop, wiring.worker_setup(settings, os.environ))
         try:
             custom = CustomMetrics()
+            lag = LoopLag(loop)
+            lag.start()
             self._core = wiring.build_core(settings, loop, self._templates, custom)
             self._keys = wiring.build_keys(settings)
             guard = None if self._keys is None else self._keys.guard
@@ -162,6 +169,7 @@ class Server:
                 lambda: {"http": self._http.endpoint.faults, "grpc": self._grpc.counters.failures},
                 lambda: wiring.key_reading(self._keys),
                 self._core.budget,
+                lag,
             )
             self._metrics = Http1Endpoint(
                 MetricsFrontend(self._page.render, guard).route,

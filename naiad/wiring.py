@@ -105,6 +105,7 @@ MIN_BUDGET_BYTES = 256 * 1024 * 1024
 def http_options(settings: Settings) -> HttpOptions:
     return HttpOptions(
         max_input_size=settings.http_max_input_size,
+        max_json_size=settings.http_max_json_size,
         header_forward_pattern=settings.http_header_forward_pattern,
         restricted_apis={
             category: Restriction(restriction.key, restriction.value)
@@ -139,6 +140,7 @@ def grpc_options(settings: Settings) -> GrpcOptions:
         stream_idle_timeout_s=settings.grpc_stream_idle_timeout_secs,
         write_timeout_s=settings.grpc_write_timeout_secs,
         max_watches=settings.grpc_max_watches,
+        max_message_bytes=settings.grpc_max_message_size,
         fast_paths=settings.fast_paths,
         infer_response_compression_level=settings.grpc_infer_response_compression_level,
         header_forward_pattern=settings.grpc_header_forward_pattern,

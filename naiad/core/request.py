@@ -13,6 +13,7 @@ import msgspec
 from naiad.core.region_slice import RegionUse
 from naiad.core.signature import RequestSignature
 from naiad.core.tensor import Tensor
+from naiad.errors import NaiadError
 
 if TYPE_CHECKING:
     from naiad.core.identity import Identity
@@ -52,3 +53,6 @@ class InferRequest(msgspec.Struct, eq=False):
     identity: Identity | None = None
     """Whose request it is; None where the server has no API keys, and for requests that models and
     ensembles make."""
+    string_faults: dict[str, NaiadError] | None = None
+    """The faults, by input, that were found when the elements of all BYTES inputs were counted
+    outside of the event loop. None when nobody has counted them yet."""

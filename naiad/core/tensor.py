@@ -7,6 +7,7 @@ keeps that memory alive; it is never freed by hand.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -65,6 +66,24 @@ class Tensor(msgspec.Struct, array_like=True):
 
     def element_count(self) -> int:
         return prod(self.shape)
+
+
+Allocate: TypeAlias = Callable[[int], memoryview | None]
+"""Provides writable memory for a tensor of this many bytes; None when ordinary memory will do."""
+_STEP_BYTES = 1 << 20
+
+
+def move_data(tensor: Tensor, allocate: Allocate) -> None:
+    """Copies the data to memory that `allocate` provides, in steps that do not hold the interpreter
+    lock for long."""
+    source = memoryview(tensor.data).cast("B")
+    target = allocate(len(source))
+    if target is None:
+        return
+    for start in range(0, len(source), _STEP_BYTES):
+        end = min(start + _STEP_BYTES, len(source))
+        target[start:end] = source[start:end]
+    tensor.data = target[: len(source)]
 
 
 def tensor_from_numpy(name: str, array: np.ndarray[Any, Any]) -> Tensor:

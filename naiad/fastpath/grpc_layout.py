@@ -95,6 +95,8 @@ def learn_message(message: bytes, num_bytes: int, read: ReadTemplate) -> Message
             pieces += (message[done:offset], size)
             done = offset = offset + size
             num_tensors += 1
+            if num_tensors > len(template.inputs):
+                return None
     except (WireError, IndexError):
         return None
     inputs = template.inputs

@@ -91,9 +91,10 @@ class MessagePlans:
         self._read_template = lru_cache(_MAX_TEMPLATES)(grpc_codec.read_template)
         """Templates hold no model, so they may outlive one; the least recently used ones go."""
 
-    def decode(self, message: Buffer) -> tuple[InferRequest, RequestOptions]:
-        """The full path's decoder, which parses a repeated head only once. Raises NaiadError."""
-        return grpc_codec.decode_request(message, self._read_template)
+    def decode(self, message: Buffer) -> tuple[InferRequest, RequestOptions] | None:
+        """The full path's decoder, which parses a repeated head only once. Returns None for a
+        message that takes long to decode. Raises NaiadError."""
+        return grpc_codec.decode_small_request(message, self._read_template)
 
     def learn(self, message: bytes, num_bytes: int) -> MessagePlan | None:
         """The plan for messages that differ from this one only in id and data; None where there is

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from naiad.transport.http1.head import Head
 
 
+_MAX_JSON_RESPONSE_BYTES = 256 * 1024
+"""A thread writes larger responses."""
+
+
 class RequestLayout:
     """A whole HTTP request, head included, that a plan recognises; shared by the connections that
     send it."""
@@ -100,7 +104,7 @@ class HttpPlan:
             layout = learn_binary_response(response, encoded)
             if layout is not None:
                 self._binary_responses[len(response.id)] = layout
-        elif formats == {JSON_FORMAT}:
+        elif formats == {JSON_FORMAT} and encoded.size <= _MAX_JSON_RESPONSE_BYTES:
             self._json_response = learn_json_response(response)
 
     def accept(self, model: Model) -> None:

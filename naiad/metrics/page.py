@@ -17,6 +17,7 @@ from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.exposition import COUNTER, GAUGE, Block, label_text, page
 from naiad.metrics.host import HostReading, HostSampler, host_blocks
 from naiad.metrics.key_metrics import KeyReading, key_blocks
+from naiad.metrics.loop_lag import LoopLag
 from naiad.metrics.model_metrics import ModelBlocks, ModelSeries
 from naiad.settings import Settings, latency_metrics
 
@@ -34,6 +35,7 @@ class MetricsPage:
         faults: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
         keys: Callable[[], KeyReading | None] = lambda: None,
         budget: MemoryBudget | None = None,
+        loop_lag: LoopLag | None = None,
     ) -> None:
         """`connections` returns open connections by protocol, such as {"http": 3, "grpc": 1}.
 
@@ -48,6 +50,7 @@ class MetricsPage:
         self._faults = faults
         self._keys = keys
         self._budget = budget or MemoryBudget()
+        self._loop_lag = loop_lag
         self._latency = latency_metrics(settings.metrics_config)
         self._pinned_bytes = settings.pinned_memory_pool_byte_size
         self.sampler = HostSampler(
@@ -144,4 +147,20 @@ class MetricsPage:
         dropped.add("", log.num_dropped())
         info = Block("naiad_info", GAUGE, "Always 1; the version of the server is a label")
         info.add(label_text({"version": __version__}), 1)
-        return [connections, faults, dropped, info]
+        return [connections, faults, *self._event_loop(), dropped, info]
+
+    def _event_loop(self) -> list[Block]:
+        lag = Block(
+            "naiad_event_loop_lag_seconds",
+            GAUGE,
+            "Longest time within the last one or two minutes for which the event loop was late",
+        )
+        busy = Block(
+            "naiad_event_loop_busy_max_seconds",
+            GAUGE,
+            "Longest time since the start for which the event loop computed without a pause",
+        )
+        if self._loop_lag is not None:
+            lag.add("", self._loop_lag.max_lag_s)
+            busy.add("", self._loop_lag.max_busy_s)
+        return [lag, busy]

@@ -44,8 +44,16 @@ def _weight(parameters: str) -> float:
         return 0.0
 
 
-def decompress(body: Buffer, encoding: str, max_bytes: int, grow: Grow = always) -> memoryview:
-    """Returns at most `max_bytes`, and asks `grow` before it makes more. Raises NaiadError."""
+def decompress(
+    body: Buffer,
+    encoding: str,
+    max_bytes: int,
+    grow: Grow = always,
+    *,
+    option: str = "--http-max-input-size",
+) -> memoryview:
+    """Returns at most `max_bytes`, which `option` sets, and asks `grow` before it makes more.
+    Raises NaiadError."""
     if not len(body):
         raise invalid_arg("nothing to be decompressed")
     try:
@@ -57,7 +65,7 @@ def decompress(body: Buffer, encoding: str, max_bytes: int, grow: Grow = always)
     except NoMemoryLeftError:
         raise unavailable(FULL_MESSAGE, RETRY_AFTER_S) from None
     if len(inflated.data) > max_bytes:
-        raise too_large(max_bytes)
+        raise too_large(max_bytes, option)
     if not inflated.is_complete:
         raise invalid_arg(
             f"failed to decompress the request body: the {encoding} data is incomplete"
@@ -65,10 +73,10 @@ def decompress(body: Buffer, encoding: str, max_bytes: int, grow: Grow = always)
     return as_array(inflated.data)
 
 
-def too_large(max_bytes: int) -> NaiadError:
+def too_large(max_bytes: int, option: str = "--http-max-input-size") -> NaiadError:
     return invalid_arg(
         f"Decompressed data size exceeds the maximum allowed value of {max_bytes} bytes. "
-        "Use --http-max-input-size to increase the limit."
+        f"Use {option} to increase the limit."
     )
 
 

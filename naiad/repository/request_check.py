@@ -10,6 +10,7 @@ from math import prod
 
 import msgspec
 
+from naiad.core.byte_strings import count_equal
 from naiad.core.datatype import DATATYPES
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.request import InferRequest
@@ -137,7 +138,10 @@ class RequestCheck:
             if dim != shape[at] and (dim != -1 or shape[at] < 0):
                 raise self._wrong_shape(request, tensor, dims)
         if rule.element_bytes == 0:
-            check_byte_strings(request, tensor, prod(shape), self._spec.name)
+            if request.string_faults is None:
+                check_byte_strings(request, tensor, prod(shape), self._spec.name)
+            elif tensor.name in request.string_faults:
+                raise request.string_faults[tensor.name]
         elif len(tensor.data) != prod(shape) * rule.element_bytes:
             raise self._wrong_size(request, tensor, prod(shape) * rule.element_bytes)
 
@@ -185,10 +189,11 @@ class RequestCheck:
 
     def _wrong_count(self, request: InferRequest) -> NaiadError:
         got = [tensor.name for tensor in request.inputs]
+        given = set(got)
         missing = [
             name
             for name, tensor in self._spec.inputs.items()
-            if not tensor.is_optional and name not in got
+            if not tensor.is_optional and name not in given
         ]
         total, required = len(self._rules), self._num_required
         expected = (
@@ -228,6 +233,35 @@ def _rule(tensor: TensorSpec) -> _InputRule:
     )
 
 
+def has_long_strings(request: InferRequest, max_bytes: int) -> bool:
+    """True if counting the elements of the BYTES inputs takes long."""
+    for tensor in request.inputs:  # a plain loop: this runs for every request of the full path
+        if len(tensor.data) > max_bytes and tensor.datatype == "BYTES":
+            return True
+    return False
+
+
+def check_strings(request: InferRequest, model_name: str) -> None:
+    """Checks the data of all BYTES inputs, so that `RequestCheck.check` need not. It may run in any
+    thread. Tensors in shared memory must have been read before. Faults are kept in the request:
+    `RequestCheck.check` raises them when it has found no other fault that Triton reports first."""
+    if request.regions is not None:
+        return
+    strings = [tensor for tensor in request.inputs if tensor.datatype == "BYTES"]
+    if any(dim < 0 for tensor in strings for dim in tensor.shape):
+        return
+    request.string_faults = {}
+    for tensor in strings:
+        try:
+            check_byte_strings(request, tensor, prod(tensor.shape), model_name)
+        except NaiadError as error:
+            request.string_faults.setdefault(tensor.name, error)
+
+
+_RUN_INTERVAL = 4096
+_MIN_RUN_BYTES = 64 * 1024
+
+
 def check_byte_strings(
     request: InferRequest, tensor: Tensor, expected: int, model_name: str
 ) -> None:
@@ -236,7 +270,15 @@ def check_byte_strings(
     view, end, at, count = memoryview(tensor.data), len(tensor.data), 0, 0
     of = f"for inference input '{tensor.name}' for model '{model_name}'"
     prefix = f"[request id: {request.id or '<id_unknown>'}] "
+    next_run = 0
     while at < end:
+        if count >= next_run and end - at > _MIN_RUN_BYTES:
+            run = count_equal(view, at, expected - count)
+            count += run.num_elements
+            at += run.num_bytes
+            next_run = count + (0 if run.may_continue else _RUN_INTERVAL)
+            if run.num_elements:
+                continue
         if count >= expected:
             raise invalid_arg(
                 f"{prefix}unexpected number of string elements {count + 1} {of}, expecting "
@@ -262,9 +304,18 @@ def check_byte_strings(
         raise invalid_arg(f"{prefix}expected {expected} string elements {of}, got {count}")
 
 
+_MAX_SHOWN = 256
+
+
 def _quoted(names: list[str]) -> str:
-    return ",".join(f"'{name}'" for name in names)
+    return _joined([f"'{name}'" for name in names[:_MAX_SHOWN]], len(names))
 
 
 def _dims(dims: list[int]) -> str:
-    return "[" + ",".join(map(str, dims)) + "]"
+    return "[" + _joined([str(dim) for dim in dims[:_MAX_SHOWN]], len(dims)) + "]"
+
+
+def _joined(shown: list[str], count: int) -> str:
+    """An error repeats only the beginning of a list that no honest request contains."""
+    more = [] if count <= len(shown) else [f"... ({count - len(shown)} more)"]
+    return ",".join(shown + more)

@@ -376,6 +376,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="BYTES",
         ),
     ] = 64 << 20
+    http_max_json_size: Annotated[
+        int,
+        HTTP(
+            "Maximum size of JSON that is not tensor data: bodies of OpenAI's routes and of "
+            "generate, and inference requests without the data of their inputs.",
+            parse=value.at_least(1024, value.byte_count),
+            metavar="BYTES",
+            is_extension=True,
+        ),
+    ] = 4 << 20
     http_restricted_api: Annotated[
         tuple[Restriction, ...],
         HTTP(
@@ -494,6 +504,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         GRPC(
             "Maximum number of response objects that one stream keeps for reuse.",
             default_text="unlimited",
+        ),
+    ] = value.INT32_MAX
+    grpc_max_message_size: Annotated[
+        int,
+        GRPC(
+            "Maximum size of a request message, before and after decompression. Larger messages "
+            "get RESOURCE_EXHAUSTED.",
+            parse=value.at_least(1024, value.integer),
+            metavar="BYTES",
+            is_extension=True,
         ),
     ] = value.INT32_MAX
     grpc_use_ssl: Annotated[bool, GRPC("Serve gRPC over TLS.")] = False

@@ -29,21 +29,31 @@ MAX_INLINE_BYTES = 2 << 20
 Such a copy takes about as long as decoding a large request.
 """
 
+MAX_INLINE_STRING_BYTES = 64 << 10
+"""The same for requests with strings, which are counted one by one."""
+
 T = TypeVar("T")
 Infer = Callable[[InferRequest], ResponseStream]
 
 
 def infer_with_regions(
-    request: InferRequest, table: RegionTable, infer: Infer, allocate: Allocate
+    request: InferRequest,
+    table: RegionTable,
+    infer: Infer,
+    allocate: Allocate,
+    check_strings: Callable[[InferRequest], None] = lambda request: None,
 ) -> ResponseStream:
-    """Raises NaiadError as `infer` does."""
+    """Raises NaiadError as `infer` does. `check_strings` counts the elements of BYTES inputs; it
+    runs in a thread where that takes long."""
     use, request.regions = request.regions, None
     assert use is not None
     lease = table.lease(use, owner_of(request.identity))
     try:
         lease.allocate_inputs(request, allocate)
-        if lease.has_slow_inputs or lease.input_bytes > MAX_INLINE_BYTES:
-            return _RegionStream(lease, table).start_later(request, infer)
+        has_strings = any(tensor.datatype == "BYTES" for tensor in request.inputs)
+        limit = MAX_INLINE_STRING_BYTES if has_strings else MAX_INLINE_BYTES
+        if lease.has_slow_inputs or lease.input_bytes > limit:
+            return _RegionStream(lease, table).start_later(request, infer, check_strings)
         lease.read_inputs(request)
         stream = infer(request)
     except BaseException:
@@ -73,17 +83,25 @@ class _RegionStream:
 
     # Large inputs.
 
-    def start_later(self, request: InferRequest, infer: Infer) -> ResponseStream:
+    def start_later(
+        self,
+        request: InferRequest,
+        infer: Infer,
+        check_strings: Callable[[InferRequest], None],
+    ) -> ResponseStream:
         self._in_thread(
-            partial(self._read, request),
+            partial(self._read, request, check_strings),
             partial(self._on_read, request, infer),
             lambda error: error,
         )
         return self._outer
 
-    def _read(self, request: InferRequest) -> NaiadError | None:
+    def _read(
+        self, request: InferRequest, check_strings: Callable[[InferRequest], None]
+    ) -> NaiadError | None:
         try:
             self._lease.read_inputs(request)
+            check_strings(request)
         except NaiadError as error:
             return error
         return None

@@ -8,9 +8,47 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.scene import Scene
-from tests.server.harness import Endpoints, Server, naiad, running_elsewhere
+from tests.server.harness import (
+    Endpoints,
+    Server,
+    naiad,
+    process_state,
+    running,
+    running_elsewhere,
+)
 
+LONGEST_TURN = "naiad_event_loop_busy_max_seconds"
 REPOSITORIES = Path(__file__).parents[1] / "repositories"
+
+
+MAX_BUSY_S = 0.25
+
+
+@pytest.fixture(autouse=True)
+def loops_never_stall() -> Iterator[None]:
+    """Fails a test in which the event loop of a server computed for long without a pause. The
+    server counts the processor time of the loop's thread, so a busy machine does not matter."""
+    yield
+    for server in list(running):
+        busy_s = longest_turn_s(server)
+        if busy_s > max(MAX_BUSY_S, reported.get(server.pid, 0.0)):
+            reported[server.pid] = busy_s  # the value stays: the next tests are not at fault
+            pytest.fail(f"the event loop of a server computed for {busy_s:.3f} s without a pause")
+
+
+reported: dict[int, float] = {}
+
+
+def longest_turn_s(server: Server) -> float:
+    """0 when the server cannot tell: it has died, is stopped, or serves no metrics."""
+    if server.process.poll() is not None or process_state(server.pid) in ("T", ""):
+        return 0.0
+    try:
+        page = server.get("/metrics", "metrics", timeout_s=5.0)[1].decode()
+    except OSError:
+        return 0.0
+    rows = [line for line in page.splitlines() if line.startswith(f"{LONGEST_TURN} ")]
+    return float(rows[0].split()[1]) if rows else 0.0
 
 
 @pytest.fixture(scope="session")

@@ -115,6 +115,7 @@ class Server(Endpoints):
             start_new_session=True,
         )
         self.pid = self.process.pid
+        running.add(self)
         _guard.watch(self.pid)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -191,6 +192,7 @@ class Server(Endpoints):
         try:
             return self.wait_exit(limit_s)
         finally:
+            running.discard(self)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             _guard.forget(self.pid)
@@ -198,6 +200,10 @@ class Server(Endpoints):
             self._reader.join(5)
             if self.process.stdout is not None:
                 self.process.stdout.close()
+
+
+running: set[Server] = set()
+"""The servers that have been started and not been stopped."""
 
 
 def _unassigned_ports() -> Iterator[int]:

@@ -21,9 +21,10 @@ from naiad.frontends.grpc.restriction import build_restriction
 from naiad.frontends.grpc.stream_infer import ModelStreamInfer
 from naiad.frontends.grpc.unary import SlowCalls
 from naiad.frontends.header_forward import HeaderForward
+from naiad.frontends.side_thread import SideThread
 from naiad.keys import api_class
 from naiad.keys.guard import Entrance, Guard, read_text
-from naiad.protocol.v2.grpc_codec import decode_request
+from naiad.protocol.v2.grpc_codec import decode_small_request
 from naiad.transport.grpc.endpoint import GrpcEndpoint
 from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.options import GrpcOptions
@@ -67,6 +68,7 @@ class GrpcFrontend:
         self._guard = guard
         self._core = core
         self._slow = SlowCalls()
+        self._side_thread = SideThread()
         self._headers = HeaderForward(
             self.options.header_forward_pattern, () if guard is None else guard.header_names
         )
@@ -98,6 +100,7 @@ class GrpcFrontend:
         the listening sockets."""
         await self._endpoint.stop(grace_s)
         await self._slow.stop()
+        self._side_thread.stop()
 
     @property
     def counters(self) -> Http2Counters:
@@ -110,13 +113,14 @@ class GrpcFrontend:
     def _methods(self) -> list[Method]:
         core = self._core
         headers = self._headers
-        decode = decode_request if self.plans is None else self.plans.decode
-        infer = ModelInfer(core, headers, decode)
+        decode = decode_small_request if self.plans is None else self.plans.decode
+        infer = ModelInfer(core, headers, self._side_thread, decode)
         stream = ModelStreamInfer(
             core,
             headers,
             self.options.max_stream_requests_in_flight,
             lambda: self._endpoint.is_stopping,
+            self._side_thread,
             decode,
         )
         health = Health(core, self.options)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,15 +13,23 @@ from naiad import log
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
+from naiad.core.tensor import Allocate
 from naiad.errors import NaiadError, internal
 from naiad.fastpath.grpc_plan import MessagePlan
 from naiad.frontends.core import Inference
 from naiad.frontends.grpc.response import fail
 from naiad.frontends.header_forward import HeaderForward
+from naiad.frontends.side_thread import (
+    INLINE_STRING_BYTES,
+    INLINE_VALUE_BYTES,
+    SideThread,
+    client_error,
+)
 from naiad.frontends.submit import submit
 from naiad.protocol.v2 import grpc_codec
 from naiad.protocol.v2.grpc_codec import RequestIdentity
 from naiad.protocol.v2.grpc_request import RequestOptions, decoupled_error
+from naiad.repository.request_check import check_strings, has_long_strings
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.status import Status
@@ -27,33 +37,60 @@ from naiad.transport.grpc.status import Status
 if TYPE_CHECKING:
     from naiad.repository.model import Model
 
-Decode: TypeAlias = Callable[[Buffer], tuple[InferRequest, RequestOptions]]
-"""grpc_codec.decode_request, or the fast path's decoder, which parses a repeated head only once."""
+Decoded: TypeAlias = tuple[InferRequest, RequestOptions]
+Decode: TypeAlias = Callable[[Buffer], Decoded | None]
+"""grpc_codec.decode_small_request, or the fast path's decoder, which parses a repeated head only
+once."""
 
 _ALIGNMENT = 64
 
 
 class ModelInfer:
     def __init__(
-        self, core: Inference, headers: HeaderForward, decode: Decode = grpc_codec.decode_request
+        self,
+        core: Inference,
+        headers: HeaderForward,
+        side_thread: SideThread,
+        decode: Decode = grpc_codec.decode_small_request,
     ) -> None:
+        self._side_thread = side_thread
         self._core = core
         self._decode = decode
         self._headers = headers
 
     def infer(self, call: Call, message: Buffer) -> None:
         try:
-            request, options = self._decode(message)
+            decoded = self._decode(message)
+            if decoded is None or has_long_strings(decoded[0], INLINE_STRING_BYTES):
+                self._side_thread.run(
+                    prepare_aside(decoded, message, self._side_thread, self._core),
+                    partial(self._submit, call),
+                    lambda error: self._refuse(
+                        call, message, client_error(error, "a gRPC request could not be decoded")
+                    ),
+                )
+                return
         except NaiadError as error:
-            fail(call, first_fault(self._core, grpc_codec.identify(message), error))
+            self._refuse(call, message, error)
+        else:
+            self._submit(call, decoded)
+
+    def _refuse(self, call: Call, message: Buffer, error: NaiadError) -> None:
+        fail(call, first_fault(self._core, grpc_codec.identify(message), error))
+
+    def _submit(self, call: Call, decoded: Decoded) -> None:
+        if call.is_done:
             return
+        request, options = decoded
         try:
             model = self._core.model(request.model_name, request.model_version)
             if model.spec.is_decoupled:
                 raise decoupled_error()
             self._headers.apply(request, call.head.metadata)
             request.deadline_ns = call.deadline_ns
-            consumer = InferResponder(call, request, options, model.spec).on_response
+            consumer = InferResponder(
+                call, request, options, model.spec, side_thread=self._side_thread
+            ).on_response
             submit(self._core, request, consumer, call, model=model)
         except NaiadError as error:
             fail(call, error)
@@ -79,6 +116,29 @@ def fast_path_responder(
 ) -> InferResponder:
     """The responder of a request that has left the fast path."""
     return InferResponder(call, request, plan.layout.options, model.spec, plan)
+
+
+def prepare_aside(
+    decoded: Decoded | None, message: Buffer, side_thread: SideThread, core: Inference
+) -> Callable[[], Decoded]:
+    """The work for the side thread that a message needs. Typed contents are copied straight into
+    memory that is shared with the workers."""
+    loop = asyncio.get_running_loop()
+
+    def allocate(model_name: str) -> Allocate:
+        return partial(side_thread.ask, loop, partial(core.input_buffer, model_name))
+
+    return partial(_decode_aside, decoded, message, allocate)
+
+
+def _decode_aside(
+    decoded: Decoded | None, message: Buffer, allocate: Callable[[str], Allocate]
+) -> Decoded:
+    """Raises NaiadError."""
+    if decoded is None:
+        decoded = grpc_codec.decode_large_request(message, allocate)
+    check_strings(decoded[0], decoded[0].model_name)
+    return decoded
 
 
 def first_fault(core: Inference, identity: RequestIdentity | None, error: NaiadError) -> NaiadError:
@@ -107,7 +167,7 @@ class InferResponder:
     responder, and such a cycle would keep the request's tensors until the garbage collector runs.
     """
 
-    __slots__ = ("_count", "_job", "_response")
+    __slots__ = ("_count", "_job", "_response", "_side_thread")
 
     def __init__(
         self,
@@ -116,8 +176,10 @@ class InferResponder:
         options: RequestOptions,
         spec: ModelSpec,
         plan: MessagePlan | None = None,
+        side_thread: SideThread | None = None,
     ) -> None:
-        """`plan` learns from the response."""
+        """`plan` learns from the response. `side_thread` sorts the classes of large outputs."""
+        self._side_thread = side_thread
         self._job: _Job | None = _Job(call, request, options, spec, plan)
         self._response: InferResponse | None = None
         self._count = 0
@@ -135,6 +197,17 @@ class InferResponder:
         fault = response_error(response, self._count)
         if fault is not None or response is None:
             fail(call, fault or internal("received an unexpected null response"))
+            return
+        if (
+            options.classification
+            and self._side_thread is not None
+            and grpc_codec.is_slow_response(response, options, INLINE_VALUE_BYTES)
+        ):
+            self._side_thread.run(
+                partial(grpc_codec.encode_response, response, request, options, spec),
+                lambda encoded: call.reply(*encoded),
+                lambda error: fail(call, client_error(error, "a response could not be encoded")),
+            )
             return
         try:
             pieces, num_bytes = grpc_codec.encode_response(response, request, options, spec)

@@ -10,6 +10,7 @@ from naiad.frontends.grpc.unary import SlowCalls, unary
 from naiad.frontends.visible import visible
 from naiad.pb import grpc_service_pb2 as pb
 from naiad.transport.grpc.method import UnaryHandler
+from naiad.transport.grpc.options import INT32_MAX
 
 
 class RepositoryControl:
@@ -21,7 +22,11 @@ class RepositoryControl:
         return {
             "RepositoryIndex": unary(pb.RepositoryIndexRequest, self._index),
             "RepositoryModelLoad": self._slow.unary(
-                pb.RepositoryModelLoadRequest, self._load, _model_name
+                # It may hold whole files.
+                pb.RepositoryModelLoadRequest,
+                self._load,
+                _model_name,
+                INT32_MAX,
             ),
             "RepositoryModelUnload": self._slow.unary(
                 pb.RepositoryModelUnloadRequest, self._unload, _model_name

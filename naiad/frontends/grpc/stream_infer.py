@@ -22,11 +22,24 @@ from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import Code, NaiadError, internal, unavailable
 from naiad.frontends.core import Inference
-from naiad.frontends.grpc.infer import Decode, first_fault, response_error
+from naiad.frontends.grpc.infer import (
+    Decode,
+    Decoded,
+    first_fault,
+    prepare_aside,
+    response_error,
+)
 from naiad.frontends.header_forward import HeaderForward
+from naiad.frontends.side_thread import (
+    INLINE_STRING_BYTES,
+    INLINE_VALUE_BYTES,
+    SideThread,
+    client_error,
+)
 from naiad.frontends.submit import submit
 from naiad.protocol.v2 import grpc_codec
 from naiad.protocol.v2.grpc_request import PLAIN, RequestOptions
+from naiad.repository.request_check import has_long_strings
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.status import STATUS, Status, retry_fields
@@ -44,8 +57,10 @@ class ModelStreamInfer:
         headers: HeaderForward,
         max_in_flight: int,
         is_stopping: Callable[[], bool],
-        decode: Decode = grpc_codec.decode_request,
+        side_thread: SideThread,
+        decode: Decode = grpc_codec.decode_small_request,
     ) -> None:
+        self.side_thread = side_thread
         self.decode = decode
         self.core = core
         self.headers = headers
@@ -59,6 +74,7 @@ class ModelStreamInfer:
 class RequestStream:
     def __init__(self, method: ModelStreamInfer, call: Call) -> None:
         self._method = method
+        self.side_thread = method.side_thread
         self._call = call
         self._closes_on_error = call.head.metadata.get("triton_grpc_error", "").lower() == "true"
         self._in_flight: set[StreamedRequest] = set()
@@ -67,6 +83,11 @@ class RequestStream:
         is written."""
         self._is_half_closed = False
         self._is_stopping = False
+        self.is_cancelled = False
+        self._is_decoding = False
+        """The side thread has a message that takes long to decode."""
+        self._waiting: deque[Buffer] = deque()
+        """Messages behind that one."""
         self._is_paused = False
         self._is_congested = False
         call.on_flow = self._set_congested
@@ -74,26 +95,65 @@ class RequestStream:
     # Called by the transport.
 
     def on_message(self, message: Buffer) -> None:
+        if self._is_decoding or self._waiting:
+            self._waiting.append(message)
+        else:
+            self._handle(message)
+
+    def _handle(self, message: Buffer) -> None:
         try:
             if self._method.is_stopping():
                 raise unavailable(_SHUTTING_DOWN)
-            request, options = self._method.decode(message)
+            decoded = self._method.decode(message)
         except NaiadError as error:
-            identity = grpc_codec.identify(message)
-            if identity is None:
-                self._call.abort_provoked(STATUS[error.code], error.message)
-                return
-            fault = (
-                error
-                if error.code is Code.UNAVAILABLE
-                else first_fault(self._method.core, identity, error)
-            )
-            self._reject(fault, identity.id)
+            self._refuse(message, error)
             return
+        if decoded is None or has_long_strings(decoded[0], INLINE_STRING_BYTES):
+            self._is_decoding = True
+            self._call.pause_requests()
+            self._method.side_thread.run(
+                prepare_aside(decoded, message, self._method.side_thread, self._method.core),
+                self._on_decoded,
+                partial(self._on_refused, message),
+            )
+            return
+        self._accept(decoded)
+
+    def _accept(self, decoded: Decoded) -> None:
         try:
-            self._submit(request, options)
+            self._submit(*decoded)
         except NaiadError as error:
-            self._reject(error, request.id)
+            self._reject(error, decoded[0].id)
+
+    def _on_decoded(self, decoded: Decoded) -> None:
+        if not self.is_cancelled:
+            self._accept(decoded)
+            self._continue()
+
+    def _on_refused(self, message: Buffer, error: Exception) -> None:
+        if not self.is_cancelled:
+            self._refuse(message, client_error(error, "a gRPC request could not be decoded"))
+            self._continue()
+
+    def _continue(self) -> None:
+        """Handles the messages that arrived while one was decoded."""
+        self._is_decoding = False
+        while self._waiting and not self._is_decoding and not self.is_cancelled:
+            self._handle(self._waiting.popleft())
+        if self._is_decoding or self.is_cancelled:
+            return
+        if not self._is_paused:
+            self._call.resume_requests()
+        self._finish_if_done()
+
+    def _refuse(self, message: Buffer, error: NaiadError) -> None:
+        identity = grpc_codec.identify(message)
+        if identity is None:
+            self._call.abort_provoked(STATUS[error.code], error.message)
+            return
+        is_leaving = error.code is Code.UNAVAILABLE
+        fault = error if is_leaving else first_fault(self._method.core, identity, error)
+        self._reject(fault, identity.id)
 
     def on_refusal(self, message: Buffer, error: NaiadError) -> None:
         """A request beyond a limit is an error message of the stream, which may go on; a key that
@@ -114,9 +174,11 @@ class RequestStream:
 
     @property
     def is_idle(self) -> bool:
-        return not self._in_flight
+        return not (self._in_flight or self._is_decoding or self._waiting)
 
     def on_cancel(self) -> None:
+        self.is_cancelled = True
+        self._waiting.clear()
         for streamed in list(self._in_flight):
             streamed.release_memory()
             streamed.cancel()
@@ -217,7 +279,7 @@ class RequestStream:
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
-        if self._in_flight:
+        if not self.is_idle:
             return
         if self._is_half_closed:
             self._call.finish(Status.OK)
@@ -351,15 +413,35 @@ class StreamedRequest:
         if response is not None:
             self._count += 1
             self._response = response
-        if is_final:
-            error = response_error(self._response, self._count)
-            self._end_admission(Status.OK if error is None else STATUS[error.code])
-            self.message = self._message(self._response, error, is_final=True)
-            if self.message is not None:
+        if not is_final:
+            return
+        error = response_error(self._response, self._count)
+        self._end_admission(Status.OK if error is None else STATUS[error.code])
+        if (
+            error is None
+            and self._response is not None
+            and grpc_codec.is_slow_response(self._response, self._options, INLINE_VALUE_BYTES)
+        ):
+            self._owner.side_thread.run(
+                partial(self._encode, self._response, is_final=True),
+                self._end_single,
+                lambda error: self._end_single(
+                    self._message(
+                        None, client_error(error, "a response could not be encoded"), is_final=True
+                    )
+                ),
+            )
+            return
+        self._end_single(self._message(self._response, error, is_final=True))
+
+    def _end_single(self, message: grpc_codec.Pieces | None) -> None:
+        if not self._owner.is_cancelled:
+            self.message = message
+            if message is not None:
                 self._hold_message()
-            self._release()
-            if self.message is not None:
-                self._owner.write_ready()
+        self._release()
+        if self.message is not None:
+            self._owner.write_ready()
 
     def _on_decoupled(self, response: InferResponse | None, is_final: bool) -> None:
         if response is not None:

@@ -16,13 +16,24 @@ from naiad.core.identity import Identity
 from naiad.errors import NaiadError
 from naiad.frontends.grpc.response import fail, reply
 from naiad.keys.guard import unknown_model
+from naiad.protocol.v2.grpc_large import has_few_fields
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import UnaryHandler
 from naiad.transport.grpc.status import GrpcError, Status
 
+MAX_CONTROL_BYTES = 64 * 1024
+"""Messages of control RPCs hold a few names and settings; the event loop parses them."""
 
-def parse(kind: type[Any], message: Buffer) -> Any:
+
+def parse(kind: type[Any], message: Buffer, max_bytes: int = MAX_CONTROL_BYTES) -> Any:
+    if len(message) > max_bytes:
+        raise GrpcError(
+            Status.RESOURCE_EXHAUSTED,
+            f"received message larger than max ({len(message)} vs. {max_bytes})",
+        )
+    if len(message) > MAX_CONTROL_BYTES and not has_few_fields(message):
+        raise GrpcError(Status.INVALID_ARGUMENT, "the request has too many fields")
     try:
         return kind.FromString(bytes(message))
     except DecodeError:
@@ -73,9 +84,10 @@ class SlowCalls:
         kind: type[Any],
         handler: Callable[[Any, Identity | None], Awaitable[Message]],
         model_name: ReadModelName | None = None,
+        max_bytes: int = MAX_CONTROL_BYTES,
     ) -> UnaryHandler:
         def handle(call: Call, message: Buffer) -> None:
-            request = parse(kind, message)
+            request = parse(kind, message, max_bytes)
             try:
                 check_visible(call.identity, request, model_name)
             except NaiadError as error:

@@ -22,11 +22,19 @@ from naiad.frontends.http.load_report import Gauges
 from naiad.frontends.http.metadata import MetadataRoutes
 from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.http.repository import RepositoryRoutes
-from naiad.frontends.http.routes import Entry, Names, RouteTable, simple
+from naiad.frontends.http.routes import (
+    Entry,
+    Names,
+    RouteTable,
+    control,
+    oversize_json_message,
+    simple,
+)
 from naiad.frontends.http.settings import SettingRoutes
 from naiad.frontends.http.shared_memory import SharedMemoryRoutes
 from naiad.frontends.http.welcome import welcome
 from naiad.frontends.openai.frontend import OpenAiRoutes
+from naiad.frontends.side_thread import SideThread
 from naiad.keys.api_class import (
     HEALTH,
     INFERENCE,
@@ -71,7 +79,8 @@ class HttpFrontend:
             options.header_forward_pattern, () if guard is None else guard.header_names
         )
         self._forward = self._forward_headers if self._header_forward.is_on else None
-        self._repository = RepositoryRoutes(core)
+        self._side_thread = SideThread()
+        self._repository = RepositoryRoutes(core, self._side_thread)
         self._memory = SharedMemoryRoutes(core.regions)
         self._keys = KeyRoutes(key_watch)
         self.plans = HttpPlans() if options.fast_paths else None
@@ -107,7 +116,7 @@ class HttpFrontend:
             Entry(
                 "GET", _MODEL + "/stats", STATISTICS, simple(metadata.statistics), _no_statistics
             ),
-            Entry("POST", _REPOSITORY + "/index", MODEL_REPOSITORY, simple(repository.index)),
+            Entry("POST", _REPOSITORY + "/index", MODEL_REPOSITORY, control(repository.index)),
             Entry(
                 "POST",
                 _REPOSITORY + "/models/(?P<model>[^/]+)/load",
@@ -119,18 +128,18 @@ class HttpFrontend:
                 "POST",
                 _REPOSITORY + "/models/(?P<model>[^/]+)/unload",
                 MODEL_REPOSITORY,
-                simple(repository.unload),
+                control(repository.unload),
                 trims_name=True,
             ),
             Entry("GET", _MEMORY + "/status", SHARED_MEMORY, simple(memory.status)),
-            Entry("POST", _MEMORY + "/register", SHARED_MEMORY, simple(memory.register)),
-            Entry("POST", _MEMORY + "/unregister", SHARED_MEMORY, simple(memory.unregister)),
+            Entry("POST", _MEMORY + "/register", SHARED_MEMORY, control(memory.register)),
+            Entry("POST", _MEMORY + "/unregister", SHARED_MEMORY, control(memory.unregister)),
             Entry("GET", "/v2/logging", LOGGING, simple(settings.show_log)),
-            Entry("POST", "/v2/logging", LOGGING, simple(settings.update_log)),
+            Entry("POST", "/v2/logging", LOGGING, control(settings.update_log)),
             Entry("GET", _TRACED + "/trace/setting", TRACE, simple(settings.show_trace)),
-            Entry("POST", _TRACED + "/trace/setting", TRACE, simple(settings.update_trace)),
+            Entry("POST", _TRACED + "/trace/setting", TRACE, control(settings.update_trace)),
             *self._keys.entries(),
-            *OpenAiRoutes(self._core, self._options.max_input_size).entries(),
+            *OpenAiRoutes(self._core, self._options, self._side_thread).entries(),
         ]
 
     def protocol_factory(self) -> Http1Connection:
@@ -144,6 +153,7 @@ class HttpFrontend:
         await self._repository.stop()
         await self._memory.stop()
         await self._keys.stop()
+        self._side_thread.stop()
 
     @property
     def num_connections(self) -> int:
@@ -175,8 +185,10 @@ class HttpFrontend:
             names["model"],
             names["version"],
             self._options.max_input_size,
+            self._options.max_json_size,
             self._forward,
             self.plans,
+            self._side_thread,
         )
         return Route(
             route.handle,
@@ -199,9 +211,14 @@ class HttpFrontend:
             self._options.max_input_size,
             self._forward,
             self._gauges,
+            self._side_thread,
             is_stream=is_stream,
         )
-        return Route(route.handle)
+        return Route(
+            route.handle,
+            max_body_bytes=self._options.max_json_size,
+            oversize_message=oversize_json_message,
+        )
 
 
 def _no_statistics(names: Names) -> NaiadError:

@@ -8,16 +8,22 @@ A client that goes away cancels the work.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
+from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, invalid_arg
 from naiad.frontends.core import Inference
 from naiad.frontends.http.load_report import FORMAT_HEADER, Gauges, load_report
 from naiad.frontends.http.response import STATUS, error_headers, respond_error, respond_json
+from naiad.frontends.side_thread import INLINE_PLAIN_BYTES, SideThread, client_error
 from naiad.frontends.submit import submit
 from naiad.protocol.v2 import generate
 from naiad.protocol.v2.json_codec import encode_error
+from naiad.protocol.v2.json_split import check_size
+from naiad.repository.request_check import check_strings
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import JSON_TYPE
@@ -39,9 +45,11 @@ class GenerateRoute:
         max_bytes: int,
         forward: Callable[[Head], dict[str, ParameterValue]] | None,
         gauges: Gauges | None,
+        side_thread: SideThread,
         *,
         is_stream: bool,
     ) -> None:
+        self._side_thread = side_thread
         self._core = core
         self._head = head
         self._model_name = model_name
@@ -59,7 +67,33 @@ class GenerateRoute:
             else SingleGeneration(exchange, report)
         )
         try:
-            generation.run(self._core, self._decode(exchange))
+            spec = self._core.model(self._model_name, self._model_version).spec
+            self._check_encoding()
+            if len(exchange.body) > INLINE_PLAIN_BYTES:
+                self._side_thread.run(
+                    partial(self._decode_slowly, exchange.body, spec),
+                    partial(self._generate, exchange, generation),
+                    lambda error: respond_error(
+                        exchange, client_error(error, "a request could not be decoded")
+                    ),
+                )
+                return
+            request = self._decode(exchange.body, spec)
+        except NaiadError as error:
+            respond_error(exchange, error)
+        else:
+            self._generate(exchange, generation, request)
+
+    def _generate(
+        self,
+        exchange: Exchange,
+        generation: SingleGeneration | StreamedGeneration,
+        request: InferRequest,
+    ) -> None:
+        if exchange.is_disconnected:
+            return
+        try:
+            generation.run(self._core, request)
         except NaiadError as error:
             respond_error(exchange, error)
 
@@ -68,14 +102,23 @@ class GenerateRoute:
         asked = self._head.headers[FORMAT_HEADER].decode("latin-1")
         return b"" if self._gauges is None else load_report(asked, self._gauges, self._model_name)
 
-    def _decode(self, exchange: Exchange) -> InferRequest:
-        spec = self._core.model(self._model_name, self._model_version).spec
-        if self._head.headers.get(b"content-encoding", b"identity") not in (b"", b"identity"):
-            raise invalid_arg("Unsupported content-encoding, only 'identity' is supported.")
-        request = generate.decode_request(exchange.body, spec, self._model_version, self._max_bytes)
+    def _decode(self, body: Buffer, spec: ModelSpec) -> InferRequest:
+        """Raises NaiadError."""
+        request = generate.decode_request(body, spec, self._model_version, self._max_bytes)
         if self._forward is not None:
             request.parameters.update(self._forward(self._head))
         return request
+
+    def _decode_slowly(self, body: Buffer, spec: ModelSpec) -> InferRequest:
+        """Runs in the side thread. Raises NaiadError."""
+        check_size(body, len(body))
+        request = self._decode(body, spec)
+        check_strings(request, spec.name)
+        return request
+
+    def _check_encoding(self) -> None:
+        if self._head.headers.get(b"content-encoding", b"identity") not in (b"", b"identity"):
+            raise invalid_arg("Unsupported content-encoding, only 'identity' is supported.")
 
 
 class SingleGeneration:

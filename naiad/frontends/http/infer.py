@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from naiad.core.memory_budget import SMALL_BYTES
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest, ParameterValue
-from naiad.core.tensor import Buffer
+from naiad.core.tensor import Allocate, Buffer, move_data
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
 from naiad.fastpath.http_connection import HttpFastPath, may_repeat
 from naiad.fastpath.http_plan import HttpPlan, RequestLayout
@@ -27,12 +27,21 @@ from naiad.frontends.core import Inference
 from naiad.frontends.http.generate import SingleGeneration
 from naiad.frontends.http.infer_response import InferResponder
 from naiad.frontends.http.response import respond_error
+from naiad.frontends.side_thread import (
+    INLINE_JSON_BYTES,
+    INLINE_PLAIN_BYTES,
+    INLINE_STRING_BYTES,
+    SideThread,
+    client_error,
+)
 from naiad.frontends.submit import submit
 from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, decompress
 from naiad.protocol.v2 import generate, json_codec, raw_request
 from naiad.protocol.v2.json_checked import MissingInputsError
+from naiad.protocol.v2.json_split import parse_large
 from naiad.protocol.v2.output_format import OutputFormats
 from naiad.protocol.v2.triton_json import parse
+from naiad.repository.request_check import check_strings, has_long_strings
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 
@@ -40,7 +49,8 @@ if TYPE_CHECKING:
     from naiad.repository.model import Model
 
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
-_MAX_INLINE_DECOMPRESS_BYTES = 4 * 1024
+_MAX_INLINE_DECOMPRESS_BYTES = 1024
+"""At most a megabyte unpacked."""
 _LENGTH_HEADER = "Inference-Header-Content-Length"
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,20}")
 _ALIGNMENT = 64
@@ -62,11 +72,13 @@ class InferRoute:
         "_layout",
         "_length_error",
         "_max_bytes",
+        "_max_json_bytes",
         "_model_name",
         "_model_version",
         "_plan",
         "_plans",
         "_response_encoding",
+        "_side_thread",
     )
 
     def __init__(
@@ -76,10 +88,14 @@ class InferRoute:
         model_name: str,
         model_version: str,
         max_bytes: int,
+        max_json_bytes: int,
         forward: Callable[[Head], dict[str, ParameterValue]] | None,
         plans: HttpPlans | None,
+        side_thread: SideThread,
     ) -> None:
         """`plans` is None when the fast paths are switched off."""
+        self._max_json_bytes = max_json_bytes
+        self._side_thread = side_thread
         self._core = core
         self._model_name = model_name
         self._model_version = model_version
@@ -133,13 +149,33 @@ class InferRoute:
             if spec.is_decoupled:
                 self._infer_decoupled(exchange, body, spec)
                 return
-            request, formats, plan = self._decode(body, model)
-            if self._header_length is None and len(body) > SMALL_BYTES:
-                # The tensors are copies, and nothing needs the JSON any more.
-                exchange.hold(sum(len(tensor.data) for tensor in request.inputs))
-                exchange.body = b""
-            self._add_forwarded(request)
-            responder = InferResponder(exchange, formats, spec, self._response_encoding, plan)
+            decoded = self._decode(body, model)
+            if decoded is None:
+                self._decode_aside(exchange, body, model)
+                return
+            self._hold_tensors(exchange, len(body), decoded.request)
+            self._add_forwarded(decoded.request)
+            if has_long_strings(decoded.request, INLINE_STRING_BYTES):
+                self._side_thread.run(
+                    partial(check_strings, decoded.request, spec.name),
+                    lambda _: self._submit(exchange, decoded, model),
+                    partial(self._fail_aside, exchange, spec),
+                )
+            else:
+                self._submit(exchange, decoded, model)
+        except MissingInputsError as error:
+            self._infer_flat(exchange, error, spec)
+        except NaiadError as error:
+            respond_error(exchange, error)
+
+    def _submit(self, exchange: Exchange, decoded: _Decoded, model: Model) -> None:
+        if exchange.is_disconnected:
+            return
+        request, formats, plan = decoded
+        responder = InferResponder(
+            exchange, formats, model.spec, self._response_encoding, plan, self._side_thread
+        )
+        try:
             submit(
                 self._core,
                 request,
@@ -148,11 +184,15 @@ class InferRoute:
                 model=model,
                 on_accepted=lambda _stream: self._on_accepted(exchange, plan),
             )
-        except MissingInputsError as error:
-            self._infer_flat(exchange, error, spec)
-            return
         except NaiadError as error:
             respond_error(exchange, error)
+
+    def _hold_tensors(self, exchange: Exchange, num_body_bytes: int, request: InferRequest) -> None:
+        """Counts the tensors of a large JSON body, which are copies, and drops the body, because
+        nothing needs it any more. Raises NaiadError."""
+        if self._header_length is None and num_body_bytes > SMALL_BYTES:
+            exchange.hold(sum(len(tensor.data) for tensor in request.inputs))
+            exchange.body = b""
 
     def _add_forwarded(self, request: InferRequest) -> None:
         """Raises NaiadError for a header that must not be forwarded."""
@@ -160,6 +200,63 @@ class InferRoute:
             raise self._forward_error.copy()
         if self._forward:
             request.parameters = request.parameters | self._forward
+
+    # Requests that take long to decode.
+
+    def _text_bytes(self, body: Buffer) -> int:
+        return len(body) if self._header_length is None else self._header_length
+
+    def _decode_aside(self, exchange: Exchange, body: Buffer, model: Model) -> None:
+        # Tensors are decoded straight into memory that is shared with the workers.
+        allocate = partial(
+            self._side_thread.ask,
+            asyncio.get_running_loop(),
+            partial(self._core.input_buffer, self._model_name),
+        )
+        self._side_thread.run(
+            partial(self._decode_slowly, body, model.spec, allocate),
+            partial(self._submit_aside, exchange, len(body), model),
+            partial(self._fail_aside, exchange, model.spec),
+        )
+
+    def _submit_aside(
+        self, exchange: Exchange, num_body_bytes: int, model: Model, decoded: _Decoded
+    ) -> None:
+        try:
+            self._hold_tensors(exchange, num_body_bytes, decoded.request)
+        except NaiadError as error:
+            respond_error(exchange, error)
+        else:
+            self._submit(exchange, decoded, model)
+
+    def _decode_slowly(self, body: Buffer, spec: ModelSpec, allocate: Allocate) -> _Decoded:
+        """Runs in the side thread. Raises NaiadError."""
+        if self._text_bytes(body) <= INLINE_JSON_BYTES:
+            decoded = json_codec.decode_request(
+                body, self._header_length, self._model_name, self._model_version, self._max_bytes
+            )
+        else:
+            decoded = json_codec.decode_large_request(
+                body,
+                self._header_length,
+                self._model_name,
+                self._model_version,
+                self._max_bytes,
+                self._max_json_bytes,
+                allocate,
+            )
+        self._add_forwarded(decoded.request)
+        check_strings(decoded.request, spec.name)
+        for tensor in decoded.request.inputs:
+            if isinstance(tensor.data, bytearray):
+                move_data(tensor, allocate)
+        return _Decoded(decoded.request, decoded.formats)
+
+    def _fail_aside(self, exchange: Exchange, spec: ModelSpec, error: Exception) -> None:
+        if isinstance(error, MissingInputsError):
+            self._infer_flat(exchange, error, spec)
+        else:
+            respond_error(exchange, client_error(error, "a request could not be decoded"))
 
     def _on_accepted(self, exchange: Exchange, plan: HttpPlan | None) -> None:
         """Before the response is delivered: the client may send its next request at once."""
@@ -179,7 +276,10 @@ class InferRoute:
                 return
             layout = self._layout = plan.layout(exchange.head, self._max_bytes)
         if layout is not None:
-            exchange.set_fast_path(HttpFastPath(self._core, layout, _responder))
+            exchange.set_fast_path(HttpFastPath(self._core, layout, self._responder))
+
+    def _responder(self, exchange: Exchange, plan: HttpPlan, model: Model) -> InferResponder:
+        return InferResponder(exchange, plan.formats, model.spec, IDENTITY, plan, self._side_thread)
 
     def _may_repeat(self, head: Head) -> bool:
         return (
@@ -189,7 +289,8 @@ class InferRoute:
             and may_repeat(head)
         )
 
-    def _decode(self, body: Buffer, model: Model) -> _Decoded:
+    def _decode(self, body: Buffer, model: Model) -> _Decoded | None:
+        """Returns None for a request that takes long to decode. Raises NaiadError."""
         if self._length_error is not None:
             raise self._length_error.copy()
         length = self._header_length
@@ -202,9 +303,11 @@ class InferRoute:
                 f"inference header size should be in range (0, {len(body)}), got: {length}"
             )
         plans = self._plans
+        if self._text_bytes(body) > INLINE_JSON_BYTES:
+            return None
         if plans is None:
-            request, formats, _ = self._decode_fully(body)
-            return _Decoded(request, formats)
+            decoded = self._decode_fully(body)
+            return None if decoded is None else _Decoded(decoded.request, decoded.formats)
         plan = self._plan
         if plan is not None and plan.model is model:
             planned = plan.decode(body, length)
@@ -216,11 +319,15 @@ class InferRoute:
             if planned is not None:
                 return _Decoded(planned, plan.formats, plan)
         decoded = self._decode_fully(body)
+        if decoded is None:
+            return None
         plan = self._plan = plans.learn(model, self._model_version, body, length, decoded)
         return _Decoded(decoded.request, decoded.formats, plan)
 
-    def _decode_fully(self, body: Buffer) -> json_codec.DecodedRequest:
-        return json_codec.decode_request(
+    def _decode_fully(self, body: Buffer) -> json_codec.DecodedRequest | None:
+        is_small = self._text_bytes(body) <= INLINE_PLAIN_BYTES
+        decode = json_codec.decode_request if is_small else json_codec.decode_typed
+        return decode(
             body, self._header_length, self._model_name, self._model_version, self._max_bytes
         )
 
@@ -228,11 +335,28 @@ class InferRoute:
 
     def _infer_decoupled(self, exchange: Exchange, body: Buffer, spec: ModelSpec) -> None:
         is_json = self._header_length is None and self._length_error is None and len(body) > 0
-        document = parse(body) if is_json else None
+        if not is_json:
+            raise _no_decoupled()
+        if len(body) <= INLINE_PLAIN_BYTES:
+            self._infer_document(exchange, parse(body), spec)
+            return
+        self._side_thread.run(
+            partial(parse_large, body, self._max_json_bytes),
+            partial(self._infer_document_aside, exchange, spec),
+            partial(self._fail_aside, exchange, spec),
+        )
+
+    def _infer_document_aside(self, exchange: Exchange, spec: ModelSpec, document: object) -> None:
+        try:
+            self._infer_document(exchange, document, spec)
+        except NaiadError as error:
+            respond_error(exchange, error)
+
+    def _infer_document(self, exchange: Exchange, document: object, spec: ModelSpec) -> None:
         if isinstance(document, dict) and "inputs" not in document:
             self._infer_flat(exchange, MissingInputsError(document), spec)
             return
-        raise unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+        raise _no_decoupled()
 
     def _infer_flat(self, exchange: Exchange, error: MissingInputsError, spec: ModelSpec) -> None:
         document = error.document
@@ -307,8 +431,8 @@ def _body(data: memoryview) -> Buffer:
     return bytes(data) if len(data) <= SMALL_BYTES else data
 
 
-def _responder(exchange: Exchange, plan: HttpPlan, model: Model) -> InferResponder:
-    return InferResponder(exchange, plan.formats, model.spec, IDENTITY, plan)
+def _no_decoupled() -> NaiadError:
+    return unsupported("HTTP end point doesn't support models with decoupled transaction policy")
 
 
 def _no_input(

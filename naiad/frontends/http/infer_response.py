@@ -8,12 +8,14 @@ In:  responses from the request's stream. Out: one HTTP response on the exchange
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from naiad.core.model_spec import ModelSpec
 from naiad.core.response import InferResponse
 from naiad.errors import NaiadError, internal
 from naiad.fastpath.http_plan import HttpPlan
 from naiad.frontends.http.response import respond_error
+from naiad.frontends.side_thread import INLINE_VALUE_BYTES, SideThread, client_error
 from naiad.protocol.compression import IDENTITY, compress
 from naiad.protocol.v2 import json_codec
 from naiad.protocol.v2.output_format import OutputFormats
@@ -25,7 +27,15 @@ _MAX_INLINE_COMPRESS_BYTES = 64 * 1024
 class InferResponder:
     """Waits for the single response to a request and sends it."""
 
-    __slots__ = ("_encoding", "_exchange", "_formats", "_plan", "_response", "_spec")
+    __slots__ = (
+        "_encoding",
+        "_exchange",
+        "_formats",
+        "_plan",
+        "_response",
+        "_side_thread",
+        "_spec",
+    )
 
     def __init__(
         self,
@@ -34,7 +44,9 @@ class InferResponder:
         spec: ModelSpec,
         encoding: str,
         plan: HttpPlan | None,
+        side_thread: SideThread,
     ) -> None:
+        self._side_thread = side_thread
         self._exchange = exchange
         self._formats = formats
         self._spec = spec
@@ -61,6 +73,13 @@ class InferResponder:
             # request's memory until the garbage collector runs.
             self.fail(response.error)
             return
+        if json_codec.is_large_response(response, self._formats, INLINE_VALUE_BYTES):
+            self._side_thread.run(
+                partial(json_codec.encode_large_response, response, self._formats, self._spec),
+                self._send,
+                self._on_error,
+            )
+            return
         try:
             encoded = json_codec.encode_response(response, self._formats, self._spec)
         except NaiadError as error:
@@ -68,6 +87,9 @@ class InferResponder:
             return
         if plan is not None:
             plan.learn(response, encoded)
+        self._send(encoded)
+
+    def _send(self, encoded: json_codec.EncodedResponse) -> None:
         if self._encoding == IDENTITY:
             self._exchange.respond_parts(200, encoded.headers, encoded.parts, encoded.size)
         else:
@@ -75,6 +97,9 @@ class InferResponder:
 
     def fail(self, error: NaiadError) -> None:
         respond_error(self._exchange, error)
+
+    def _on_error(self, error: Exception) -> None:
+        self.fail(client_error(error, "a response could not be encoded"))
 
     def _compress(self, encoded: json_codec.EncodedResponse) -> None:
         headers = b"%bContent-Encoding: %b\r\n" % (encoded.headers, self._encoding.encode())

@@ -18,6 +18,8 @@ class HttpOptions(msgspec.Struct, frozen=True):
     max_input_size: int = 64 * 1024 * 1024
     """`--http-max-input-size`: the most bytes of a request's body, before and after
     decompression."""
+    max_json_size: int = 4 * 1024 * 1024
+    """`--http-max-json-size`: the most bytes of JSON that is not tensor data."""
     header_forward_pattern: str = ""
     """`--http-header-forward-pattern`: headers whose names match become request parameters."""
     restricted_apis: dict[str, Restriction] = {}

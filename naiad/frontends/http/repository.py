@@ -7,9 +7,8 @@ client that goes away does not undo it.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from naiad.core.tensor import Buffer
@@ -17,8 +16,10 @@ from naiad.errors import NaiadError, internal, invalid_arg, unsupported
 from naiad.frontends.core import ModelControl
 from naiad.frontends.http.response import respond_error, respond_json
 from naiad.frontends.http.routes import Names
+from naiad.frontends.side_thread import INLINE_PLAIN_BYTES, SideThread, client_error
 from naiad.frontends.visible import visible
-from naiad.protocol.v2.json_access import find, mismatch
+from naiad.protocol.v2.json_access import find
+from naiad.protocol.v2.load_request import decode_load_parameters
 from naiad.protocol.v2.metadata import encode_index
 from naiad.protocol.v2.triton_json import parse
 from naiad.transport.http1.exchange import Exchange
@@ -26,8 +27,9 @@ from naiad.transport.http1.response_head import JSON_TYPE
 
 
 class RepositoryRoutes:
-    def __init__(self, core: ModelControl) -> None:
+    def __init__(self, core: ModelControl, side_thread: SideThread) -> None:
         self._core = core
+        self._side_thread = side_thread
         self._tasks: set[asyncio.Task[None]] = set()
 
     def index(self, exchange: Exchange, _names: Names) -> None:
@@ -41,11 +43,23 @@ class RepositoryRoutes:
     def load(self, exchange: Exchange, names: Names) -> None:
         try:
             _refuse_repository(names)
-            parameters = _load_parameters(exchange.body)
+            if len(exchange.body) <= INLINE_PLAIN_BYTES:
+                self._load(exchange, names["model"], decode_load_parameters(exchange.body))
+                return
         except NaiadError as error:
             respond_error(exchange, error)
-        else:
-            self._start(exchange, self._core.load_model(names["model"], parameters))
+            return
+        # The body may hold whole files.
+        self._side_thread.run(
+            partial(decode_load_parameters, exchange.body),
+            partial(self._load, exchange, names["model"]),
+            lambda error: respond_error(
+                exchange, client_error(error, "a load request could not be decoded")
+            ),
+        )
+
+    def _load(self, exchange: Exchange, name: str, parameters: dict[str, str | bytes]) -> None:
+        self._start(exchange, self._core.load_model(name, parameters))
 
     def unload(self, exchange: Exchange, names: Names) -> None:
         try:
@@ -99,28 +113,6 @@ def _wants_ready(body: Buffer) -> bool:
     if not isinstance(ready, bool):
         raise invalid_arg("Invalid value for 'ready': expected a boolean")
     return ready
-
-
-def _load_parameters(body: Buffer) -> dict[str, str | bytes]:
-    parameters = find(parse(body), "parameters") if len(body) else None
-    if parameters is None:
-        return {}
-    if not isinstance(parameters, dict):
-        raise internal("attempt to get members for non-object")
-    return {name: _load_parameter(name, value) for name, value in parameters.items()}
-
-
-def _load_parameter(name: str, value: Any) -> str | bytes:
-    if not isinstance(value, str):
-        raise internal(mismatch("string"))
-    if name == "config":
-        return value
-    if not name.startswith("file:"):
-        raise invalid_arg(f"Unrecognized load parameter '{name}' with type 'STRING'")
-    try:
-        return base64.b64decode(value, validate=True)
-    except (binascii.Error, ValueError):
-        raise invalid_arg(f"load parameter '{name}' is not valid base64") from None
 
 
 def _unload_dependents(body: Buffer) -> bool:

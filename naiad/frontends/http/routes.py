@@ -17,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from naiad.core.model_name import trim_name
-from naiad.errors import Code, NaiadError
+from naiad.errors import Code, NaiadError, oversize_body
 from naiad.frontends.http.browser_check import BrowserCheck
 from naiad.frontends.http.options import Restriction
 from naiad.frontends.http.response import refuse_openai, refuse_v2
@@ -52,10 +52,31 @@ class Entry(msgspec.Struct, frozen=True):
 def simple(
     handle: Callable[[Exchange, Names], None], max_body_bytes: int | None = None
 ) -> RouteBuilder:
-    """Builds a route whose handler needs nothing but the names in the path."""
+    """Builds a route whose handler needs nothing but the names in the path. `max_body_bytes` is a
+    limit that no option changes."""
     return lambda _head, names: Route(
-        lambda exchange: handle(exchange, names), max_body_bytes=max_body_bytes
+        lambda exchange: handle(exchange, names),
+        max_body_bytes=max_body_bytes,
+        oversize_message=None if max_body_bytes is None else _oversize_fixed_message,
     )
+
+
+_MAX_CONTROL_BYTES = 16 * 1024
+
+
+def control(handle: Callable[[Exchange, Names], None]) -> RouteBuilder:
+    """Builds a route whose body holds a few settings: it is read on the event loop, so it must be
+    small."""
+    return simple(handle, _MAX_CONTROL_BYTES)
+
+
+def oversize_json_message(num_bytes: int, max_bytes: int) -> str:
+    """The message for a body above `--http-max-json-size`."""
+    return oversize_body(num_bytes, max_bytes, "--http-max-json-size").message
+
+
+def _oversize_fixed_message(num_bytes: int, max_bytes: int) -> str:
+    return oversize_body(num_bytes, max_bytes, None).message
 
 
 class RouteTable:

@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, not_found
 from naiad.frontends.core import Core
+from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.http.response import respond_openai_error
-from naiad.frontends.http.routes import Entry, Names, RouteBuilder, simple
+from naiad.frontends.http.routes import (
+    Entry,
+    Names,
+    RouteBuilder,
+    oversize_json_message,
+    simple,
+)
 from naiad.frontends.openai.embeddings import EmbeddingRun
 from naiad.frontends.openai.generation import OpenAiGeneration
 from naiad.frontends.openai.models import (
@@ -26,6 +33,7 @@ from naiad.frontends.openai.models import (
     find_model,
     sampling_defaults,
 )
+from naiad.frontends.side_thread import INLINE_JSON_BYTES, SideThread, client_error
 from naiad.frontends.token_estimate import estimate_call_tokens, estimate_text_tokens
 from naiad.ipc.generation_call import GenerationCall, generation_request
 from naiad.keys.api_class import HEALTH, INFERENCE, METADATA, UNCLASSIFIED
@@ -47,6 +55,7 @@ from naiad.protocol.openai.body import (
 from naiad.protocol.openai.error import OpenAiError, bad_request, from_core, unknown_model
 from naiad.protocol.openai.response import ResponseWriter
 from naiad.protocol.openai.response_writer import GenerationWriter
+from naiad.protocol.v2.json_split import check_size
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import JSON_TYPE
@@ -63,9 +72,10 @@ _RESPONSES_PARAMS = param_names(ResponsesBody)
 
 
 class OpenAiRoutes:
-    def __init__(self, core: Core, max_bytes: int) -> None:
+    def __init__(self, core: Core, options: HttpOptions, side_thread: SideThread) -> None:
+        self._side_thread = side_thread
         self._core = core
-        self._max_bytes = max_bytes
+        self._options = options
         self._models = ModelRoutes(core, int(time.time()))
 
     def entries(self) -> list[Entry]:
@@ -91,10 +101,17 @@ class OpenAiRoutes:
 
     def _known_entries(self) -> list[Entry]:
         return [
-            Entry("POST", "/v1/chat/completions", INFERENCE, self._guarded(self._chat)),
-            Entry("POST", "/v1/completions", INFERENCE, self._guarded(self._completion)),
-            Entry("POST", "/v1/responses", INFERENCE, self._guarded(self._response)),
-            Entry("POST", "/v1/embeddings", INFERENCE, self._guarded(self._embedding)),
+            Entry("POST", "/v1/chat/completions", INFERENCE, self._guarded(ChatBody, self._chat)),
+            Entry(
+                "POST",
+                "/v1/completions",
+                INFERENCE,
+                self._guarded(CompletionBody, self._completion),
+            ),
+            Entry("POST", "/v1/responses", INFERENCE, self._guarded(ResponsesBody, self._response)),
+            Entry(
+                "POST", "/v1/embeddings", INFERENCE, self._guarded(EmbeddingBody, self._embedding)
+            ),
             Entry("GET", "/health/ready", HEALTH, simple(self._ready)),
             Entry("GET", "/v1/models", METADATA, simple(self._models.list)),
             Entry("GET", _MODEL, METADATA, simple(self._models.show), _no_model),
@@ -107,22 +124,49 @@ class OpenAiRoutes:
         else:
             exchange.respond(400, JSON_TYPE, _NOT_READY)
 
-    def _guarded(self, handle: Callable[[Exchange], None]) -> RouteBuilder:
-        def guarded(exchange: Exchange) -> None:
+    def _guarded(self, kind: type[Body], handle: Callable[[Exchange, Body], None]) -> RouteBuilder:
+        def run(exchange: Exchange, body: Body) -> None:
+            if exchange.is_disconnected:
+                return
             try:
-                handle(exchange)
-            except OpenAiError as error:
-                respond_openai_error(exchange, error)
-            except NaiadError as error:
-                respond_openai_error(exchange, from_core(error))
+                handle(exchange, body)
+            except (OpenAiError, NaiadError) as error:
+                fail(exchange, error)
+
+        def fail(exchange: Exchange, error: Exception) -> None:
+            if not isinstance(error, OpenAiError):
+                error = from_core(client_error(error, "a request could not be decoded"))
+            respond_openai_error(exchange, error)
+
+        def guarded(exchange: Exchange) -> None:
+            is_small = len(exchange.body) <= INLINE_JSON_BYTES
+            if is_small and b"content-encoding" not in exchange.head.headers:
+                try:
+                    body = self._read(exchange, kind)
+                except OpenAiError as error:
+                    fail(exchange, error)
+                else:
+                    run(exchange, body)
+                return
+            self._side_thread.run(
+                partial(self._read, exchange, kind), partial(run, exchange), partial(fail, exchange)
+            )
 
         def build(head: Head, names: Names) -> Route:
-            return Route(guarded)
+            return Route(
+                guarded,
+                max_body_bytes=self._options.max_json_size,
+                oversize_message=oversize_json_message,
+            )
 
         return build
 
     def _read(self, exchange: Exchange, kind: type[Body]) -> Body:
-        return decode_body(self._plain_body(exchange), kind)
+        """Raises OpenAiError or NaiadError."""
+        data = self._plain_body(exchange)
+        if len(data) > INLINE_JSON_BYTES:
+            check_size(data, self._options.max_json_size)
+        return decode_body(data, kind)
 
     def _plain_body(self, exchange: Exchange) -> Buffer:
         encoding = (
@@ -137,12 +181,15 @@ class OpenAiRoutes:
             raise bad_request(
                 f"The Content-Encoding '{encoding}' is not supported, expected gzip or deflate"
             )
+        max_bytes, option = min(
+            (self._options.max_input_size, "--http-max-input-size"),
+            (self._options.max_json_size, "--http-max-json-size"),
+        )
         account = exchange.account
-        decompressed = partial(decompress, exchange.body, encoding, self._max_bytes)
+        decompressed = partial(decompress, exchange.body, encoding, max_bytes, option=option)
         return decompressed() if account is None else account.produce(decompressed)
 
-    def _chat(self, exchange: Exchange) -> None:
-        body = self._read(exchange, ChatBody)
+    def _chat(self, exchange: Exchange, body: ChatBody) -> None:
         model = find_language_model(self._core, body.model, exchange.identity)
         is_stream, has_usage = read_stream(body)
         plan = openai_chat.read_plan(body)
@@ -160,8 +207,7 @@ class OpenAiRoutes:
         )
         self._generate(exchange, model, [call], writer, _CHAT_PARAMS, is_stream=is_stream)
 
-    def _completion(self, exchange: Exchange) -> None:
-        body = self._read(exchange, CompletionBody)
+    def _completion(self, exchange: Exchange, body: CompletionBody) -> None:
         model = find_language_model(self._core, body.model, exchange.identity)
         is_stream, has_usage = read_stream(body)
         calls = openai_completion.decode_calls(
@@ -179,8 +225,7 @@ class OpenAiRoutes:
         )
         self._generate(exchange, model, calls, writer, _COMPLETION_PARAMS, is_stream=is_stream)
 
-    def _response(self, exchange: Exchange) -> None:
-        body = self._read(exchange, ResponsesBody)
+    def _response(self, exchange: Exchange, body: ResponsesBody) -> None:
         model = find_language_model(self._core, body.model, exchange.identity)
         is_stream, plan = bool(body.stream), openai_response_input.read_plan(body)
         defaults = sampling_defaults(model.config) | {"n": 1}
@@ -190,8 +235,7 @@ class OpenAiRoutes:
         writer = ResponseWriter(body, int(time.time()), plan, is_stream=is_stream)
         self._generate(exchange, model, [call], writer, _RESPONSES_PARAMS, is_stream=is_stream)
 
-    def _embedding(self, exchange: Exchange) -> None:
-        body = self._read(exchange, EmbeddingBody)
+    def _embedding(self, exchange: Exchange, body: EmbeddingBody) -> None:
         model = find_model(self._core, body.model, exchange.identity)
         embedding = find_embedding_spec(model)
         if embedding is None:

@@ -11,7 +11,7 @@ import re
 
 import msgspec
 
-from naiad.errors import Code, NaiadError
+from naiad.errors import Code, NaiadError, shortened
 
 _CONTEXT = re.compile(r"the prompt has (?:more than )?\d+ (?:tokens|bytes|characters)")
 _NAMED = re.compile(r"(?:(?:sampling )?parameter )?'?([a-z_]+)'? (?:is|has|names|holds|of token) ")
@@ -30,6 +30,7 @@ class OpenAiError(Exception):
         code: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
+        message = shortened(message)
         super().__init__(message)
         self.status = status
         self.message = message

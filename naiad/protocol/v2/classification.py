@@ -7,6 +7,7 @@ decimals.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -18,6 +19,7 @@ from naiad.core.tensor import Tensor
 from naiad.errors import invalid_arg
 
 _MAX_ELEMENTS = 1_000_000
+_PIECE_CLASSES = 16_384
 _UNSUPPORTED = frozenset(("BOOL", "BYTES", "FP16", "BF16"))
 
 
@@ -37,25 +39,29 @@ def classify(tensor: Tensor, count: int, spec: ModelSpec) -> Tensor:
     output = spec.outputs.get(tensor.name)
     labels = output.labels if output is not None else []
     rows = tensor.as_numpy().reshape(batch_size, num_classes)
-    classes = [text for row in rows for text in _top(row, count, labels)]
+    classes = bytearray()
+    for row in rows:
+        for texts in _top(row, count, labels):
+            classes += encode_byte_strings(texts)
     return Tensor(
         tensor.name,
         "BYTES",
         [batch_size, count] if is_batched else [count],
-        encode_byte_strings(classes),
+        classes,
     )
 
 
-def _top(row: np.ndarray[Any, Any], count: int, labels: list[str]) -> list[str]:
-    values = row.tolist()
+def _top(row: np.ndarray[Any, Any], count: int, labels: list[str]) -> Iterator[list[str]]:
+    """Yields the texts of the top classes, some at a time: a million of them take much memory."""
     is_float = row.dtype.kind == "f"
-    order = sorted(range(len(values)), key=lambda index: _rank(values[index]), reverse=True)
-    return [_text(values[index], index, labels, is_float=is_float) for index in order[:count]]
-
-
-def _rank(value: float) -> tuple[bool, float]:
-    is_nan = value != value
-    return (is_nan, 0.0 if is_nan else value)
+    # numpy sorts NaN last; a stable sort of the reversed row, reversed, keeps equal values in order
+    order = (len(row) - 1 - np.argsort(row[::-1], kind="stable"))[::-1][:count]
+    for start in range(0, len(order), _PIECE_CLASSES):
+        part = order[start : start + _PIECE_CLASSES]
+        yield [
+            _text(value, index, labels, is_float=is_float)
+            for value, index in zip(row[part].tolist(), part.tolist(), strict=True)
+        ]
 
 
 def _text(value: float, index: int, labels: list[str], *, is_float: bool) -> str:

@@ -71,10 +71,11 @@ def _check_repeated(body: bytes, document: dict[str, Any], spec: ModelSpec) -> N
             )
         except (ValueError, RecursionError):
             return
-        keys = [key for key, _ in pairs]
-        for index, key in enumerate(keys):
-            if key in suspects and key in keys[:index]:
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen and key in suspects:
                 raise _repeated(key)
+            seen.add(key)
 
 
 def _repeated(name: str) -> NaiadError:

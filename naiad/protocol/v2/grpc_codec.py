@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse
-from naiad.core.tensor import Tensor
+from naiad.core.tensor import Allocate, Tensor, move_data
 from naiad.errors import NaiadError, internal
 from naiad.pb.grpc_service_pb2 import (
     InferParameter,
@@ -28,6 +28,7 @@ from naiad.pb.grpc_service_pb2 import (
     ModelStreamInferResponse,
 )
 from naiad.protocol.v2.classification import classify
+from naiad.protocol.v2.grpc_large import MAX_FIELDS, Outline, identity_fields, too_many
 from naiad.protocol.v2.grpc_request import RequestOptions, RequestTemplate, build_template
 from naiad.protocol.v2.grpc_wire import Buffer, WireError, delimited, read_varint, varint
 
@@ -37,6 +38,9 @@ ReadTemplate: TypeAlias = Callable[[bytes], RequestTemplate | None]
 """`read_template`, or a cache of it."""
 
 _MAX_HEAD_BYTES: Final = 4096
+_MAX_INLINE_BYTES: Final = 16 * 1024
+"""Larger messages are for `decode_large_request` unless they begin with a head that is a whole
+message."""
 _MAX_GUESSES: Final = 8
 _JOIN_BYTES: Final = 64 * 1024
 
@@ -65,7 +69,15 @@ def read_template(head: bytes) -> RequestTemplate | None:
 def decode_request(
     message: Buffer, read: ReadTemplate = read_template
 ) -> tuple[InferRequest, RequestOptions]:
-    """Raises NaiadError with Triton's messages. Tensors of a memoryview are views of it.
+    """Decodes any message. Raises NaiadError."""
+    return decode_small_request(message, read) or decode_large_request(message)
+
+
+def decode_small_request(
+    message: Buffer, read: ReadTemplate = read_template
+) -> tuple[InferRequest, RequestOptions] | None:
+    """Returns None for a message that takes long to decode: `decode_large_request` does that.
+    Raises NaiadError with Triton's messages. Tensors of a memoryview are views of it.
 
     The end of the head is guessed: any byte that could be the tag of the first raw tensor. A guess
     is right exactly when the bytes before it are a whole message.
@@ -77,6 +89,8 @@ def decode_request(
         raw = raw_tensors(message, offset)
         if raw is None:
             return _decode_whole(message)
+        if len(raw) > max(len(template.inputs), MAX_FIELDS):
+            raise too_many("raw_input_contents")
         return template.fill(id_field.id, raw), template.options
     if len(message) <= _MAX_HEAD_BYTES and _REGION in head:
         template = read(head[: id_field.start] + head[id_field.end :])
@@ -131,11 +145,14 @@ def find_template(
 
 
 def raw_tensors(message: Buffer, offset: int) -> list[Buffer] | None:
-    """The raw tensors from `offset` to the end; None when other fields are among them."""
+    """The raw tensors from `offset` to the end, or the first of too many; None when other fields
+    are among them."""
     raw: list[Buffer] = []
     end = len(message)
     try:
         while offset < end:
+            if len(raw) > MAX_FIELDS:
+                return raw
             if message[offset] != RAW:
                 return None
             size = message[offset + 1]
@@ -149,13 +166,37 @@ def raw_tensors(message: Buffer, offset: int) -> list[Buffer] | None:
     return raw if offset == end else None
 
 
-def _decode_whole(message: Buffer) -> tuple[InferRequest, RequestOptions]:
+def _decode_whole(message: Buffer) -> tuple[InferRequest, RequestOptions] | None:
+    if len(message) > _MAX_INLINE_BYTES:
+        if message[0] < 8:
+            raise internal("Unable to parse request")  # no field has the number 0
+        return None
     try:
         parsed = ModelInferRequest.FromString(bytes(message))
     except DecodeError:
         raise internal("Unable to parse request") from None
     template = build_template(parsed)
     return template.fill("", list(parsed.raw_input_contents)), template.options
+
+
+def decode_large_request(
+    message: Buffer, allocate: Callable[[str], Allocate] | None = None
+) -> tuple[InferRequest, RequestOptions]:
+    """Decodes what `decode_small_request` did not. It is made for a thread: no step of it holds the
+    interpreter lock for long. `allocate` provides memory for the typed contents of a
+    model. Raises NaiadError."""
+    outline = Outline(message)
+    try:
+        parsed = ModelInferRequest.FromString(outline.rest)
+    except DecodeError:
+        raise internal("Unable to parse request") from None
+    template = build_template(parsed, outline.contents, has_raw=bool(outline.raw))
+    request = template.fill("", outline.raw)
+    if allocate is not None and not outline.raw:
+        allocate_tensor = allocate(request.model_name)
+        for tensor in request.inputs:
+            move_data(tensor, allocate_tensor)
+    return request, template.options
 
 
 def _without_raw(message: Buffer) -> bytes:
@@ -179,9 +220,13 @@ class RequestIdentity(msgspec.Struct, frozen=True):
 
 
 def identify(message: Buffer) -> RequestIdentity | None:
-    """Identifies a request that `decode_request` refused; None when the bytes are not a message."""
+    """Identifies a request that `decode_request` refused; None when the bytes are not a message.
+    Only the beginning of a large message is looked at."""
     try:
-        request = ModelInferRequest.FromString(_without_raw(message))
+        if len(message) > _MAX_INLINE_BYTES:
+            request = ModelInferRequest.FromString(identity_fields(message))
+        else:
+            request = ModelInferRequest.FromString(_without_raw(message))
     except (DecodeError, ValueError, IndexError):
         return None
     return RequestIdentity(request.model_name, request.model_version, request.id)
@@ -233,6 +278,15 @@ def encode_response(
         ([b"".join(pieces)], num_bytes)
         if num_bytes <= _JOIN_BYTES
         else (_merge_small(pieces), num_bytes)
+    )
+
+
+def is_slow_response(response: InferResponse, options: RequestOptions, max_bytes: int) -> bool:
+    """True if more than `max_bytes` of tensors are classified."""
+    return bool(options.classification) and any(
+        len(tensor.data) > max_bytes
+        for tensor in response.outputs
+        if tensor.name in options.classification
     )
 
 

@@ -19,7 +19,7 @@ from naiad.core.signature import RequestSignature
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, invalid_arg, unsupported
 from naiad.pb.grpc_service_pb2 import InferParameter, ModelInferRequest
-from naiad.protocol.v2.grpc_contents import raw_contents
+from naiad.protocol.v2.grpc_contents import LargeContents, large_raw_contents, raw_contents
 from naiad.protocol.v2.grpc_wire import Buffer
 from naiad.protocol.v2.request_parameters import apply_parameters
 
@@ -42,7 +42,7 @@ class _Input(msgspec.Struct, frozen=True):
     datatype: str
     shape: list[int]
     """Shared by all requests: it never changes."""
-    contents: bytes | None
+    contents: Buffer | None
     """Typed contents, as raw bytes; None when the data is among the raw tensors."""
     region: RegionSlice | None = None
     """Set when the data is in shared memory."""
@@ -138,14 +138,25 @@ def decoupled_error() -> NaiadError:
     return unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
 
 
-def build_template(message: ModelInferRequest) -> RequestTemplate:
-    """Raises NaiadError for wrong parameters; other faults are kept for `fill`."""
+def build_template(
+    message: ModelInferRequest,
+    large: Mapping[int, LargeContents] | None = None,
+    *,
+    has_raw: bool | None = None,
+) -> RequestTemplate:
+    """Raises NaiadError for wrong parameters; other faults are kept for `fill`. `large` are the
+    contents that were left out of the message, by the number of their input; `has_raw` says whether
+    raw tensors were."""
+    large = large or {}
     request = InferRequest(message.model_name, [], message.model_version, message.id)
     wants_empty_final = apply_parameters(request, message.parameters, _MESSAGE_PARAMETERS)
     names = [output.name for output in message.outputs]
-    repeated = next((name for index, name in enumerate(names) if name in names[:index]), None)
+    repeated = _first_repeated(names)
     request.requested_outputs = names
-    inputs = [_input(tensor, message.model_name) for tensor in message.inputs]
+    inputs = [
+        _input(tensor, message.model_name, large.get(number))
+        for number, tensor in enumerate(message.inputs)
+    ]
     classification: dict[str, int] = {}
     slices = [(index, head.region) for index, head in enumerate(inputs) if head.region is not None]
     regions: dict[str, RegionSlice] = {}
@@ -181,23 +192,36 @@ def build_template(message: ModelInferRequest) -> RequestTemplate:
         output_error,
         is_plain,
         use,
-        not message.raw_input_contents,
+        not (message.raw_input_contents if has_raw is None else has_raw),
     )
 
 
-def _input(tensor: ModelInferRequest.InferInputTensor, model_name: str) -> _Input:
-    contents: bytes | None = None
+def _first_repeated(names: list[str]) -> str | None:
+    if len(set(names)) == len(names):
+        return None
+    seen: set[str] = set()
+    return next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+
+
+def _input(
+    tensor: ModelInferRequest.InferInputTensor, model_name: str, large: LargeContents | None
+) -> _Input:
+    contents: Buffer | None = None
     region: RegionSlice | None = None
     error = None
     try:
         region = _region_slice(tensor.name, tensor.parameters) if tensor.parameters else None
-        if tensor.HasField("contents"):
+        if large is not None or tensor.HasField("contents"):
             if region is not None:
                 raise invalid_arg(
                     "unexpected 'content' provided when using shared memory for input tensor "
                     f"'{tensor.name}' for model '{model_name}'"
                 )
-            contents = raw_contents(tensor, model_name)
+            contents = (
+                raw_contents(tensor, model_name)
+                if large is None
+                else large_raw_contents(tensor, model_name, large)
+            )
     except NaiadError as fault:
         error = fault
     datatype = tensor.datatype if tensor.datatype in DATATYPES else "<invalid>"

@@ -25,6 +25,7 @@ from naiad.protocol.v2.json_access import (
     mismatch,
     parse_error,
 )
+from naiad.protocol.v2.json_data import LargeData
 from naiad.protocol.v2.json_tensor import pack_values
 from naiad.protocol.v2.output_format import (
     ALL_JSON,
@@ -60,9 +61,14 @@ def decode_request(
 
 
 def decode_document(
-    document: Any, binary: memoryview, model_name: str, model_version: str, max_bytes: int
+    document: Any,
+    binary: memoryview,
+    model_name: str,
+    model_version: str,
+    max_bytes: int,
+    large: LargeData | None = None,
 ) -> tuple[InferRequest, OutputFormats]:
-    """`document` is the parsed header."""
+    """`document` is the parsed header; `large` is the data for which there are marks in it."""
     request = InferRequest(model_name, [], model_version)
     request_id = find(document, "id")
     if request_id is not None:
@@ -73,7 +79,7 @@ def decode_document(
     slices: list[tuple[int, RegionSlice]] = []
     regions: dict[str, RegionSlice] = {}
     request.inputs = _inputs(
-        as_array(document["inputs"], "inputs"), binary, model_name, max_bytes, slices
+        as_array(document["inputs"], "inputs"), binary, model_name, max_bytes, slices, large
     )
     outputs = find(document, "outputs")
     wanted = [] if outputs is None else as_array(outputs, "outputs")
@@ -103,6 +109,7 @@ def _inputs(
     model_name: str,
     max_bytes: int,
     slices: list[tuple[int, RegionSlice]],
+    large: LargeData | None,
 ) -> list[Tensor]:
     """Adds tensors in shared memory to `slices`."""
     tensors: list[Tensor] = []
@@ -120,7 +127,7 @@ def _inputs(
             slices.append((len(tensors), region))
             data = b""
         elif size is None:
-            data = _json_data(value, datatype, shape, name, max_bytes)
+            data = _json_data(value, datatype, shape, name, max_bytes, large)
         else:
             end = offset + size
             if end > len(binary):
@@ -132,7 +139,14 @@ def _inputs(
     return tensors
 
 
-def _json_data(value: Any, datatype: str, shape: list[int], name: str, max_bytes: int) -> bytes:
+def _json_data(
+    value: Any,
+    datatype: str,
+    shape: list[int],
+    name: str,
+    max_bytes: int,
+    large: LargeData | None,
+) -> Buffer:
     """Sizes are checked before the data is read. Only the size of strings follows from them."""
     count = _element_count(name, shape)
     if count == 0:
@@ -140,7 +154,9 @@ def _json_data(value: Any, datatype: str, shape: list[int], name: str, max_bytes
     values = as_array(value["data"], "data")
     if datatype != "BYTES":
         _check_byte_size(name, count, DATATYPES[datatype].byte_size, max_bytes)
-    data = pack_values(values, datatype, count, name)
+    data = None if large is None else large.pack(values, datatype, count, name)
+    if data is None:
+        data = pack_values(values, datatype, count, name)
     _check_size(name, len(data), max_bytes)
     return data
 

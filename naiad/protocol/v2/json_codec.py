@@ -10,6 +10,8 @@ Rule: tensors that arrive as binary data are views of the body, never copies. Th
 from __future__ import annotations
 
 import json
+import secrets
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Annotated, Any, NamedTuple
 
@@ -21,7 +23,7 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.region_slice import RegionSlice, RegionUse
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.response import InferResponse
-from naiad.core.tensor import Buffer, Tensor
+from naiad.core.tensor import Allocate, Buffer, Tensor
 from naiad.errors import NaiadError, oversize_body
 from naiad.protocol.v2 import json_checked
 from naiad.protocol.v2.classification import classify
@@ -31,7 +33,14 @@ from naiad.protocol.v2.json_checked import (
     unexpected_data,
     unexpected_size,
 )
-from naiad.protocol.v2.json_tensor import json_values, pack_json
+from naiad.protocol.v2.json_data import LargeData
+from naiad.protocol.v2.json_split import split_data
+from naiad.protocol.v2.json_tensor import (
+    check_json_format,
+    json_value_pieces,
+    json_values,
+    pack_json,
+)
 from naiad.protocol.v2.output_format import (
     ALL_BINARY,
     ALL_JSON,
@@ -42,6 +51,7 @@ from naiad.protocol.v2.output_format import (
     OutputFormats,
 )
 from naiad.protocol.v2.request_parameters import JSON_PARAMETERS, apply_parameters
+from naiad.protocol.v2.triton_json import parse
 
 Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -100,18 +110,71 @@ def decode_request(
     body: Buffer, header_length: int | None, model_name: str, model_version: str, max_bytes: int
 ) -> DecodedRequest:
     """`header_length` is Inference-Header-Content-Length, or None. Raises NaiadError."""
-    text = body if header_length is None else memoryview(body)[:header_length]
-    if len(text) > max_bytes:
-        raise oversize_body(len(text), max_bytes)
-    binary = _NO_BINARY if header_length is None else memoryview(body)[header_length:]
+    decoded = decode_typed(body, header_length, model_name, model_version, max_bytes)
+    if decoded is not None:
+        return decoded
+    text, binary = _split(body, header_length, max_bytes)
+    return DecodedRequest(
+        *json_checked.decode_request(text, binary, model_name, model_version, max_bytes)
+    )
+
+
+def decode_large_request(
+    body: Buffer,
+    header_length: int | None,
+    model_name: str,
+    model_version: str,
+    max_bytes: int,
+    max_rest_bytes: int,
+    allocate: Allocate | None = None,
+) -> DecodedRequest:
+    """Equal to `decode_request`, for requests with much JSON. It is made for a thread: no step
+    holds the interpreter lock for long. `max_rest_bytes` bounds what is not tensor data;
+    `allocate` provides memory for large tensors."""
+    text, binary = _split(body, header_length, max_bytes)
+    split = split_data(text, max_rest_bytes)
+    large = LargeData(text, split, allocate)
+    document = parse(split.rest, split.locate)
+    return DecodedRequest(
+        *json_checked.decode_document(document, binary, model_name, model_version, max_bytes, large)
+    )
+
+
+def decode_typed(
+    body: Buffer, header_length: int | None, model_name: str, model_version: str, max_bytes: int
+) -> DecodedRequest | None:
+    """Decodes a common request. Returns None when only the checked decoder can tell what the
+    request means, or what is wrong with it. Raises NaiadError."""
+    text, binary = _split(body, header_length, max_bytes)
     try:
         header = _DECODER.decode(text)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return _decode_checked(text, binary, model_name, model_version, max_bytes)
+        return None
+    decoded = _decode_header(header, binary, model_name, model_version, max_bytes)
+    if decoded is not None and decoded.json_data and header_length is not None:
+        return decoded._replace(json_data=None)
+    return decoded
+
+
+def _split(body: Buffer, header_length: int | None, max_bytes: int) -> tuple[Buffer, memoryview]:
+    """The JSON and the binary data after it."""
+    text = body if header_length is None else memoryview(body)[:header_length]
+    if len(text) > max_bytes:
+        raise oversize_body(len(text), max_bytes)
+    return text, _NO_BINARY if header_length is None else memoryview(body)[header_length:]
+
+
+def _decode_header(
+    header: _Request,
+    binary: memoryview,
+    model_name: str,
+    model_version: str,
+    max_bytes: int,
+) -> DecodedRequest | None:
     slices: list[tuple[int, RegionSlice]] = []
     inputs = _inputs(header.inputs, binary, model_name, max_bytes, slices)
     if inputs is None:
-        return _decode_checked(text, binary, model_name, model_version, max_bytes)
+        return None
     request = InferRequest(model_name, inputs, model_version, header.id)
     if slices:
         request.regions = RegionUse(slices)
@@ -127,17 +190,9 @@ def decode_request(
     if not header.parameters.keys() <= _FORMAT_PARAMETERS:
         return DecodedRequest(request, formats)
     data = [tensor.data for tensor in header.inputs if tensor.data is not UNSET]
-    if data and (header_length is not None or len(data) < len(inputs)):
+    if data and len(data) < len(inputs):
         return DecodedRequest(request, formats)
     return DecodedRequest(request, formats, data)
-
-
-def _decode_checked(
-    text: Buffer, binary: memoryview, model_name: str, model_version: str, max_bytes: int
-) -> DecodedRequest:
-    return DecodedRequest(
-        *json_checked.decode_request(text, binary, model_name, model_version, max_bytes)
-    )
 
 
 def _inputs(
@@ -268,14 +323,20 @@ class _Response(msgspec.Struct, omit_defaults=True, gc=False):
 
 _ENCODER = msgspec.json.Encoder()
 _HOLE = msgspec.Raw(b"\0")
+_LEFT_OUT = secrets.token_hex(16)
+"""Stands for data in the outline of a large response; nobody can guess it."""
 """Stands for the data of a tensor; no JSON text contains a NUL."""
 JSON_HEADERS = b"Content-Type: application/json\r\n"
 
 
 def encode_response(
-    response: InferResponse, formats: OutputFormats, spec: ModelSpec
+    response: InferResponse,
+    formats: OutputFormats,
+    spec: ModelSpec,
+    values: Callable[[Tensor], Any] = json_values,
 ) -> EncodedResponse:
-    """Raises NaiadError when an output cannot be returned in the format that was requested."""
+    """Raises NaiadError when an output cannot be returned in the format that was requested.
+    `values` returns what stands for the data of a tensor that is written as JSON."""
     outputs: list[_JsonTensor | _BinaryTensor | _SharedTensor] = []
     binary: list[Buffer] = []
     binary_bytes = 0
@@ -295,9 +356,7 @@ def encode_response(
         elif format.is_shared:
             outputs.append(_SharedTensor(tensor.name, tensor.datatype, tensor.shape))
         else:
-            outputs.append(
-                _JsonTensor(tensor.name, tensor.datatype, tensor.shape, json_values(tensor))
-            )
+            outputs.append(_JsonTensor(tensor.name, tensor.datatype, tensor.shape, values(tensor)))
     text = _encode_json(
         _Response(
             response.id, response.model_name, response.model_version, response.parameters, outputs
@@ -305,11 +364,69 @@ def encode_response(
     )
     if not binary_bytes:
         return EncodedResponse(JSON_HEADERS, [text], len(text), 0)
-    headers = (
-        b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
-        % len(text)
+    return EncodedResponse(
+        _binary_headers(len(text)), [text, *binary], len(text) + binary_bytes, len(text)
     )
-    return EncodedResponse(headers, [text, *binary], len(text) + binary_bytes, len(text))
+
+
+def _binary_headers(header_length: int) -> bytes:
+    return (
+        b"Content-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
+        % header_length
+    )
+
+
+def is_large_response(response: InferResponse, formats: OutputFormats, max_bytes: int) -> bool:
+    """True if more than `max_bytes` of tensors are written as JSON or classified."""
+    num_bytes = 0
+    for tensor in response.outputs:
+        num_bytes += len(tensor.data)
+    if num_bytes <= max_bytes:
+        return False
+    num_bytes = 0
+    for tensor in response.outputs:
+        format = formats.of(tensor.name)
+        if format is not None and (format.classification or not format.is_binary):
+            num_bytes += len(tensor.data)
+    return num_bytes > max_bytes
+
+
+def encode_large_response(
+    response: InferResponse, formats: OutputFormats, spec: ModelSpec
+) -> EncodedResponse:
+    """Equal to `encode_response`, for much data that is written as JSON. It is made for a thread:
+    no step holds the interpreter lock for long. The parts are many."""
+    tensors: list[Tensor] = []
+
+    def leave_out(tensor: Tensor) -> str:
+        check_json_format(tensor)
+        tensors.append(tensor)
+        return _LEFT_OUT
+
+    outline = encode_response(response, formats, spec, leave_out)
+    texts = bytes(outline.parts[0]).split(b'"%b"' % _LEFT_OUT.encode())
+    parts: list[Buffer] = [texts[0]]
+    for tensor, text in zip(tensors, texts[1:], strict=True):
+        separator = b"["
+        for values in json_value_pieces(tensor):
+            parts += (separator, _encode_values(values))
+            separator = b","
+        parts += (b"[]" if separator == b"[" else b"]", text)
+    length = sum(map(len, parts))
+    binary = outline.parts[1:]
+    size = length + sum(map(len, binary))
+    if not outline.header_length:
+        return EncodedResponse(JSON_HEADERS, parts, size, 0)
+    return EncodedResponse(_binary_headers(length), [*parts, *binary], size, length)
+
+
+def _encode_values(values: Sequence[Any]) -> bytes:
+    """The JSON of a list, without its brackets."""
+    try:
+        text = _ENCODER.encode(values)
+    except UnicodeEncodeError:
+        return encode_slowly(values)[1:-1]
+    return encode_slowly(values)[1:-1] if b"null" in text else text[1:-1]
 
 
 def encode_json_layout(response: InferResponse) -> bytes | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, TypeAlias
@@ -18,7 +18,11 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from naiad.core.byte_strings import encode_byte_strings, split_byte_strings
+from naiad.core.byte_strings import (
+    encode_byte_strings,
+    split_byte_string_pieces,
+    split_byte_strings,
+)
 from naiad.core.datatype import DATATYPES
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError, internal, invalid_arg
@@ -114,44 +118,83 @@ def _pack_many(datatype: str, count: int, *values: Any) -> bytes:
 def pack_values(data: Any, datatype: str, count: int, name: str) -> bytes:
     """Packs parsed data: a value, or lists nested in any way. The number of strings is not checked.
     Raises NaiadError with Triton's messages."""
+    check_packable(datatype, name)
+    values = flatten(data)
+    if datatype == "BYTES":
+        return _pack_strings(values)
+    check_types(values[:count], datatype)
+    check_count(len(values), count, name)
+    return pack_numbers(values, datatype)
+
+
+def check_packable(datatype: str, name: str) -> None:
     if datatype in ("FP16", "BF16"):
         raise invalid_arg(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data "
             f"format for input {name}"
         )
-    values = flatten(data)
-    if datatype == "BYTES":
-        return _pack_strings(values)
-    _check_types(values[:count], datatype)
-    if len(values) != count:
-        # Triton's text does not have the numbers, and its status is 500.
+
+
+def check_count(num_values: int, expected: int, name: str) -> None:
+    """Triton's text does not have the numbers, and its status is 500."""
+    if num_values != expected:
         fault = (
             "Unable to parse 'data': Shape does not match true shape of 'data' field"
-            if len(values) > count
+            if num_values > expected
             else "Failed to parse 'data' field: shape does not match true shape"
         )
-        raise invalid_arg(f"{fault}: expected {count} values for input '{name}', got {len(values)}")
-    return _pack_numbers(values, datatype)
+        raise invalid_arg(
+            f"{fault}: expected {expected} values for input '{name}', got {num_values}"
+        )
 
 
 def flatten(data: Any) -> list[Any]:
-    """Raises NaiadError for lists that are nested too deeply."""
+    """Visits each value and each list once, however they are nested. Raises NaiadError for lists
+    that are nested too deeply."""
     if not isinstance(data, list):
         return [data]
-    values: list[Any] = data
+    nested: list[Any] = data
     depth = 1
-    while list in set(map(type, values)):
+    kinds = set(map(type, nested))
+    while kinds == {list}:
         depth += 1
-        if depth >= MAX_DEPTH:
-            raise depth_error()
-        values = list(
-            chain.from_iterable(item if isinstance(item, list) else (item,) for item in values)
-        )
+        check_depth(depth)
+        nested = list(chain.from_iterable(nested))
+        kinds = set(map(type, nested))
+    if list not in kinds:
+        return nested
+    values: list[Any] = []
+    lists = [iter(nested)]
+    while lists:
+        for item in lists[-1]:
+            if type(item) is list:
+                check_depth(depth + len(lists))
+                lists.append(iter(item))
+                break
+            values.append(item)
+        else:
+            lists.pop()
     return values
+
+
+def check_depth(depth: int) -> None:
+    """`depth` is the number of lists around a value."""
+    if depth >= MAX_DEPTH:
+        raise depth_error()
 
 
 def depth_error() -> NaiadError:
     return invalid_arg(f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})")
+
+
+def element_decoder(datatype: str) -> Decode:
+    """Decodes a flat list of elements of a datatype that JSON can express."""
+    return _decoder(_ELEMENTS[datatype], 1)
+
+
+def number_format(datatype: str) -> str:
+    """The format of a number in `struct` and `array`."""
+    return _FORMATS[datatype]
 
 
 def _pack_strings(values: list[Any]) -> bytes:
@@ -169,7 +212,7 @@ def text_bytes(text: str) -> bytes:
         return text.encode("utf-8", "replace")
 
 
-def _check_types(values: list[Any], datatype: str) -> None:
+def check_types(values: list[Any], datatype: str) -> None:
     types = set(map(type, values))
     if datatype == "BOOL":
         if types - {bool}:
@@ -184,7 +227,7 @@ def _check_types(values: list[Any], datatype: str) -> None:
         raise parse_error("data", mismatch("signed-integer"))
 
 
-def _pack_numbers(values: list[Any], datatype: str) -> bytes:
+def pack_numbers(values: list[Any], datatype: str) -> bytes:
     """Integers that are too large wrap around and floats become infinite, as in Triton."""
     if datatype == "BOOL":
         return bytes(values)
@@ -211,6 +254,27 @@ def json_values(tensor: Tensor) -> Sequence[Any]:
     if count <= _MAX_PACKED:
         return _struct(tensor.datatype, count).unpack(data)
     return _read_many(tensor.datatype, data)
+
+
+_PIECE_VALUES = 16_384
+
+
+def json_value_pieces(tensor: Tensor) -> Iterator[Sequence[Any]]:
+    """The values of `json_values`, some at a time."""
+    data = memoryview(tensor.data)
+    if tensor.datatype == "BYTES":
+        for elements in split_byte_string_pieces(data, _PIECE_VALUES):
+            yield [element.decode("utf-8", "surrogateescape") for element in elements]
+        return
+    size = _PIECE_VALUES * DATATYPES[tensor.datatype].byte_size
+    for start in range(0, len(data), size):
+        yield _read_many(tensor.datatype, data[start : start + size])
+
+
+def check_json_format(tensor: Tensor) -> None:
+    """Raises NaiadError for FP16 and BF16."""
+    if tensor.datatype != "BYTES" and tensor.datatype not in _FORMATS:
+        raise _no_json_format(tensor)
 
 
 def numbers_of(datatype: str, num_bytes: int) -> Callable[[Buffer], Sequence[Any]] | None:

@@ -11,20 +11,21 @@ Rule: no body makes this slow, because the exact scanner only reads small bodies
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
 from naiad.core.tensor import Buffer
-from naiad.errors import internal, invalid_arg
+from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.protocol.v2.json_tensor import MAX_DEPTH, depth_error
 from naiad.protocol.v2.triton_json_scan import JsonNumberError, JsonSyntaxError, Scanner
 
 _MAX_SCANNED_BYTES = 64 * 1024
-_MAX_DEEP_BYTES = 8 * 1024 * 1024
+MAX_DEEP_BYTES = 8 * 1024 * 1024
 """To cut takes memory: a larger body is refused if it is too deep for the decoder."""
-_MAX_KEPT_DEPTH = MAX_DEPTH + 28
+MAX_KEPT_DEPTH = MAX_DEPTH + 28
 """Room for the deepest tensor data that is refused as such, with the objects around it."""
 _DECODER = msgspec.json.Decoder()
 _NO_BRACKETS = bytes(octet for octet in range(256) if octet not in b"[{]}")
@@ -34,16 +35,20 @@ _STEPS = bytes(
 _TOO_BIG = "Number too big to be stored in double."
 
 
-def parse(data: Buffer) -> Any:
+Locate: TypeAlias = Callable[[int], int]
+"""From an offset in the parsed text to the offset that an error reports."""
+
+
+def parse(data: Buffer, locate: Locate = lambda offset: offset) -> Any:
     """Raises NaiadError. Text that is not UTF-8 becomes `surrogateescape` strings."""
-    is_cut = len(data) <= _MAX_DEEP_BYTES and _is_deep(data)
+    is_cut = len(data) <= MAX_DEEP_BYTES and _is_deep(data)
     body = _cut_depth(bytes(data)) if is_cut else _Body(data)
     try:
         return _DECODER.decode(body.text)
     except RecursionError:
         raise depth_error() from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
-        return _parse_dialect(body)
+        return _parse_dialect(body, locate)
 
 
 class _Body(NamedTuple):
@@ -58,18 +63,17 @@ class _Body(NamedTuple):
         return int(self.offsets[num_octets])
 
 
-def _parse_dialect(body: _Body) -> Any:
+def _parse_dialect(body: _Body, locate: Locate) -> Any:
     text = bytes(body.text).decode("utf-8", "surrogateescape")
     try:
         if len(body.text) <= _MAX_SCANNED_BYTES:
             return Scanner(text).document()
         return json.loads(text, parse_int=_integer, parse_float=_double)
-    except JsonNumberError as fault:
-        raise invalid_arg(_syntax_message(fault.message, text, fault.offset, body)) from None
     except JsonSyntaxError as fault:
-        raise internal(_syntax_message(fault.message, text, fault.offset, body)) from None
+        raise scan_error(fault, locate(body.offset(_num_octets(text, fault.offset)))) from None
     except json.JSONDecodeError as error:
-        raise internal(_syntax_message("Invalid value.", text, error.pos, body)) from None
+        offset = locate(body.offset(_num_octets(text, error.pos)))
+        raise syntax_error("Invalid value.", offset) from None
     except OverflowError:
         raise invalid_arg(f"failed to parse the request JSON buffer: {_TOO_BIG}") from None
     except RecursionError:
@@ -88,9 +92,18 @@ def _double(digits: str) -> float:
     return value
 
 
-def _syntax_message(message: str, text: str, offset: int, body: _Body) -> str:
-    num_octets = len(text[:offset].encode("utf-8", "surrogateescape"))
-    return f"failed to parse the request JSON buffer: {message} at {body.offset(num_octets)}"
+def scan_error(fault: JsonSyntaxError, offset: int) -> NaiadError:
+    """The error for a fault that the exact scanner has found, at an offset in the body."""
+    error = syntax_error(fault.message, offset)
+    return invalid_arg(error.message) if isinstance(fault, JsonNumberError) else error
+
+
+def syntax_error(message: str, offset: int) -> NaiadError:
+    return internal(f"failed to parse the request JSON buffer: {message} at {offset}")
+
+
+def _num_octets(text: str, num_characters: int) -> int:
+    return len(text[:num_characters].encode("utf-8", "surrogateescape"))
 
 
 # Depth.
@@ -99,10 +112,10 @@ def _syntax_message(message: str, text: str, offset: int, body: _Body) -> str:
 def _is_deep(data: Buffer) -> bool:
     """Counts brackets, also those in strings."""
     brackets = bytes(data).translate(_STEPS, _NO_BRACKETS)
-    if len(brackets) <= _MAX_KEPT_DEPTH:
+    if len(brackets) <= MAX_KEPT_DEPTH:
         return False
     heights = np.cumsum(np.frombuffer(brackets, np.int8), dtype=np.int32)
-    return int(heights.max()) > _MAX_KEPT_DEPTH
+    return int(heights.max()) > MAX_KEPT_DEPTH
 
 
 def _cut_depth(data: bytes) -> _Body:
@@ -112,7 +125,7 @@ def _cut_depth(data: bytes) -> _Body:
     octets = np.frombuffer(plain, np.uint8)
     is_text = np.cumsum(octets == ord('"'), dtype=np.uint8) & 1
     steps = np.frombuffer(plain.translate(_STEPS), np.int8) * (1 - is_text.view(np.int8))
-    is_deep = np.cumsum(steps, dtype=np.int32) > _MAX_KEPT_DEPTH
+    is_deep = np.cumsum(steps, dtype=np.int32) > MAX_KEPT_DEPTH
     was_deep = np.concatenate(([False], is_deep[:-1]))
     is_start = is_deep & ~was_deep
     kept = np.flatnonzero(is_start | ~(is_deep | was_deep))

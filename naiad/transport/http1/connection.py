@@ -255,7 +255,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         """Handles a request whose body is not wholly in `data`, or is too large to be copied from
         it. Returns the offset in `data` after the part that belongs to the body."""
         limits = self._limits
-        max_bytes = head.route.max_body_bytes or limits.max_body_bytes
+        max_bytes = head.route.body_limit(limits.max_body_bytes)
         if head.content_length > max_bytes:
             self._refuse_body(head, head.content_length, max_bytes)
             return len(data)
@@ -467,13 +467,12 @@ class Http1Connection(asyncio.BufferedProtocol):
         exchange.respond_error(status, message, headers)
 
     def _refuse_body(self, head: Head, num_bytes: int, max_bytes: int) -> None:
-        message = head.route.oversize_message
-        self._refuse(
-            400,
-            oversize_body(num_bytes, max_bytes).message
-            if message is None
-            else message(num_bytes, max_bytes),
-        )
+        route = head.route
+        message = route.oversize_message
+        if message is None or route.max_body_bytes not in (None, max_bytes):
+            self._refuse(400, oversize_body(num_bytes, max_bytes).message)
+        else:
+            self._refuse(400, message(num_bytes, max_bytes))
 
     def _end_admission(self) -> None:
         """The request ends before it has an exchange."""

@@ -78,7 +78,7 @@ class Http1Endpoint:
         """Raises HeadError."""
         head = parse_head(data, self.limits)
         head.route = self._router(head)
-        max_bytes = head.route.max_body_bytes or self.limits.max_body_bytes
+        max_bytes = head.route.body_limit(self.limits.max_body_bytes)
         head.is_inline = not head.is_chunked and head.content_length <= min(
             max_bytes, self.limits.large_body_bytes
         )

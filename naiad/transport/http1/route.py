@@ -35,13 +35,19 @@ class Route:
         """Returns memory for a large body of the given size. The transport uses its own memory when
         this is None or returns None."""
         self.oversize_message = oversize_message
-        """Returns the error message for a body above the limit, given its size and the limit. The
-        size of a chunked body is what its chunks have announced so far. None chooses the message
-        that all other routes have."""
+        """Returns the error message for a body above the route's own limit, or above the
+        transport's where the route has none, given its size and the limit. The size of a chunked
+        body is what its chunks have announced so far. None chooses the message that all other
+        routes have."""
         self.gate: Entrance | None = None
         """Asked for every request before its body is read; None when everybody may enter."""
         self.refuse: Callable[[Exchange, NaiadError], None] = _respond_refusal
         """Responds to a request that the gate refuses."""
+
+    def body_limit(self, transport_limit: int) -> int:
+        if self.max_body_bytes is None:
+            return transport_limit
+        return min(self.max_body_bytes, transport_limit)
 
 
 def _respond_refusal(exchange: Exchange, error: NaiadError) -> None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Tensor
 from naiad.errors import not_found
 from naiad.fastpath.grpc_plan import MessagePlan, MessagePlans
 from naiad.pb.grpc_service_pb2 import ModelInferRequest
+from naiad.protocol.v2.grpc_request import RequestOptions
 from tests.unit.fastpath.planned import PlannedModel
 
 
@@ -41,6 +43,12 @@ def message(value: float = 0, model: str = "m", request_id: str = "") -> bytes:
     return request.SerializeToString()
 
 
+def decoded(plans: MessagePlans) -> tuple[InferRequest, RequestOptions]:
+    result = plans.decode(message())
+    assert result is not None
+    return result
+
+
 def learn(plans: MessagePlans, data: bytes) -> MessagePlan:
     plan = plans.learn(data, len(data))
     assert plan is not None
@@ -66,7 +74,7 @@ def test_an_unknown_model_has_no_plan(plans: MessagePlans) -> None:
 
 def test_a_plan_goes_with_its_model(core: Core, plans: MessagePlans) -> None:
     plan = learn(plans, message())
-    request, _ = plans.decode(message())
+    request, _ = decoded(plans)
     assert request.signature is plan.layout.signature
     plan.layout.signature.accepted_by = object()
     plan.accept(core.models["m"])  # type: ignore[arg-type]
@@ -91,7 +99,7 @@ def test_a_model_that_reads_the_data_is_never_known_to_accept_it(
 def test_responses_are_learned_now_and_then(plans: MessagePlans) -> None:
     """Some models return a new shape every time."""
     plan = learn(plans, message())
-    request, _ = plans.decode(message())
+    request, _ = decoded(plans)
     assert plan.encode(response()) is None
     plan.learn(response(), request)
     assert plan.encode(response()) == [bytes(8)]
@@ -109,7 +117,7 @@ def test_responses_are_learned_now_and_then(plans: MessagePlans) -> None:
 @pytest.mark.parametrize("other", [response(parameters={"a": 1}), InferResponse("m", "1", "", [])])
 def test_responses_that_are_not_learned(plans: MessagePlans, other: InferResponse) -> None:
     plan = learn(plans, message())
-    request, _ = plans.decode(message())
+    request, _ = decoded(plans)
     plan.learn(other, request)
     assert plan.frames is None
     request.requested_outputs = ["OUT"]

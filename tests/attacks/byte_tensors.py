@@ -1,0 +1,60 @@
+"""BYTES tensors whose elements are many and small."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+from naiad.pb.grpc_service_pb2 import ModelInferRequest
+from tests.attacks.attack import MIB, attack
+from tests.attacks.target import Target
+
+
+@attack(3 * 200 * MIB + 64 * MIB)
+def empty_byte_elements(target: Target) -> None:
+    """200 MB of elements of no bytes, of the right number and of the wrong one."""
+    count = 50 * MIB
+    for claimed in (count, count - 1):
+        request = ModelInferRequest(model_name="identity_bytes")
+        request.inputs.add(name="TEXT", datatype="BYTES", shape=[1, claimed])
+        request.raw_input_contents.append(bytes(4 * count))
+        target.call("ModelInfer", request.SerializeToString())
+
+
+@attack(3 * 60 * MIB + 64 * MIB)
+def small_byte_elements_over_http(target: Target) -> None:
+    element = struct.pack("<I", 1) + b"x"
+    count = 11 * MIB
+    data = element * count
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "TEXT",
+                    "datatype": "BYTES",
+                    "shape": [1, count - 1],
+                    "parameters": {"binary_data_size": len(data)},
+                }
+            ]
+        }
+    ).encode()
+    status, body = target.post(
+        "/v2/models/identity_bytes/infer",
+        head + data,
+        {"Inference-Header-Content-Length": str(len(head))},
+    )
+    assert status == 400, (status, body[:200])
+
+
+@attack(3 * 60 * MIB + 64 * MIB)
+def many_strings_in_json(target: Target) -> None:
+    """A valid request: ten million one-letter strings in and out."""
+    count = 4 * MIB
+    data = b'["a"' + b',"a"' * (count - 1) + b"]"
+    body = (
+        b'{"inputs":[{"name":"TEXT","datatype":"BYTES","shape":[1,%d],"data":' % count
+        + data
+        + b"}]}"
+    )
+    status, text = target.post("/v2/models/identity_bytes/infer", body)
+    assert status == 200, (status, text[:200])
