@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from naiad import log
 from naiad.errors import NaiadError, internal
@@ -35,9 +35,16 @@ INLINE_VALUE_BYTES = 64 * 1024
 """The event loop itself writes tensors up to this size as JSON."""
 
 
+class _Job(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    work: Callable[[], Any]
+    on_result: Callable[[Any], None]
+    on_error: OnError
+
+
 class SideThread:
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._is_stopped = False
 
@@ -47,7 +54,7 @@ class SideThread:
             self._thread = threading.Thread(target=self._run, name="naiad-codec", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
-        self._jobs.put(partial(self._do, loop, work, on_result, on_error))
+        self._jobs.put(_Job(loop, work, on_result, on_error))
 
     def ask(
         self, loop: asyncio.AbstractEventLoop, function: Callable[[int], T], argument: int
@@ -79,31 +86,28 @@ class SideThread:
             self._thread.join(limit_s)
 
     def _run(self) -> None:
+        # Nothing here refers to a request, which may be large, once its result is delivered.
         while (job := self._jobs.get()) is not None:
-            job()
-            del job  # it refers to the request, which may be large
+            loop, deliver = job.loop, [self._do(job)]
+            del job
+            try:
+                loop.call_soon_threadsafe(self._deliver, deliver)
+            except RuntimeError:  # the loop has ended
+                self._is_stopped = True
 
-    def _do(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        work: Callable[[], Any],
-        on_result: Callable[[Any], None],
-        on_error: OnError,
-    ) -> None:
+    def _do(self, job: _Job) -> Callable[[], None] | None:
+        """Returns what the event loop must do next."""
         if self._is_stopped:
-            return
+            return None
         try:
-            deliver = partial(on_result, work())
+            return partial(job.on_result, job.work())
         except Exception as error:
             error.__traceback__ = None  # it would keep the frames, and the request with them
-            deliver = partial(on_error, error)
-        try:
-            loop.call_soon_threadsafe(self._deliver, deliver)
-        except RuntimeError:  # the loop has ended
-            self._is_stopped = True
+            return partial(job.on_error, error)
 
-    def _deliver(self, deliver: Callable[[], None]) -> None:
-        if self._is_stopped:
+    def _deliver(self, box: list[Callable[[], None] | None]) -> None:
+        deliver = box.pop()
+        if self._is_stopped or deliver is None:
             return
         try:
             deliver()

@@ -141,7 +141,7 @@ class RequestCheck:
             if request.string_faults is None:
                 check_byte_strings(request, tensor, prod(shape), self._spec.name)
             elif tensor.name in request.string_faults:
-                raise request.string_faults[tensor.name]
+                raise request.string_faults[tensor.name].copy()
         elif len(tensor.data) != prod(shape) * rule.element_bytes:
             raise self._wrong_size(request, tensor, prod(shape) * rule.element_bytes)
 
@@ -255,7 +255,8 @@ def check_strings(request: InferRequest, model_name: str) -> None:
         try:
             check_byte_strings(request, tensor, prod(tensor.shape), model_name)
         except NaiadError as error:
-            request.string_faults.setdefault(tensor.name, error)
+            # A copy, because the traceback refers to the request, and the request to the fault.
+            request.string_faults.setdefault(tensor.name, error.copy())
 
 
 _RUN_INTERVAL = 4096

@@ -170,7 +170,7 @@ def build_template(
             elif region := _region_slice(output.name, output.parameters):
                 regions[output.name] = region
     except NaiadError as error:
-        output_error = error
+        output_error = error.copy()  # its traceback would keep the message
     use = RegionUse(slices, regions) if slices or regions else None
     options = (
         RequestOptions(classification, wants_empty_final)
@@ -223,7 +223,7 @@ def _input(
                 else large_raw_contents(tensor, model_name, large)
             )
     except NaiadError as fault:
-        error = fault
+        error = fault.copy()  # its traceback would keep the message
     datatype = tensor.datatype if tensor.datatype in DATATYPES else "<invalid>"
     return _Input(tensor.name, datatype, list(tensor.shape), contents, region, error)
 
