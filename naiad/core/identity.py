@@ -47,6 +47,7 @@ class Identity:
         "name",
         "priority",
         "scopes",
+        "weight",
     )
 
     def __init__(
@@ -68,6 +69,8 @@ class Identity:
         """Patterns of model names, as in a shell: `llama*`."""
         self.limits = limits
         self.priority = priority
+        self.weight = priority + 1
+        """The key's part of a model that others wait for, too."""
         self.metadata = metadata or {}
         self._has_all_models = "*" in models
         self._pattern = re.compile("|".join(map(fnmatch.translate, models)))

@@ -58,6 +58,8 @@ class Job(msgspec.Struct, eq=False, weakref=True):
     queue_start_ns: int = 0
     queued_in: object | None = None
     """The level of a queue that holds the job (naiad.scheduling.queue); None while none does."""
+    turn: float = 0.0
+    """The job's place among those of other API keys in the same level."""
     is_null: bool = False
     """The job fills an empty slot of a sequence batch. It is not counted, and nobody waits for its
     response."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from naiad.core.trace import Trace
 
 ParameterValue: TypeAlias = bool | int | float | str
+SequenceKey: TypeAlias = int | str | tuple[str, int | str]
+"""How a client names a sequence: its id, with the id of the API key if there are keys."""
 
 
 class InferRequest(msgspec.Struct, eq=False):
@@ -51,8 +53,13 @@ class InferRequest(msgspec.Struct, eq=False):
     batch_size: int = 1
     """Set by the model's check of the request."""
     identity: Identity | None = None
-    """Whose request it is; None where the server has no API keys, and for requests that models and
-    ensembles make."""
+    """Whose request it is; None where the server has no API keys. The steps of an ensemble have the
+    identity of its request; the calls of a model have none."""
     string_faults: dict[str, NaiadError] | None = None
     """The faults, by input, that were found when the elements of all BYTES inputs were counted
     outside of the event loop. None when nobody has counted them yet."""
+
+    @property
+    def sequence_key(self) -> SequenceKey:
+        identity = self.identity
+        return self.sequence_id if identity is None else (identity.key_id, self.sequence_id)

@@ -87,6 +87,8 @@ class Execution:
             )
             if request.trace is not None:
                 item.trace_context, item.trace_id = request.trace.context, request.trace.id
+            if request.identity is not None:
+                item.key_id, item.key_weight = request.identity.key_id, request.identity.weight
             work.append(item)
             open_jobs[handle] = OpenJob(job, batch)
             handles.append(handle)

@@ -39,6 +39,9 @@ class WorkRequest(msgspec.Struct, array_like=True):
     """The request fills an empty slot of a sequence batch and needs no response."""
     trace_id: int = 0
     """The trace of the request; in a BLS call, the trace that the call belongs to. 0 means none."""
+    key_id: str = ""
+    """The API key that the request came with. Language models serve keys in turn."""
+    key_weight: int = 1
 
 
 class WorkError(msgspec.Struct, array_like=True):

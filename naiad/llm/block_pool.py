@@ -17,8 +17,10 @@ from collections.abc import Sequence as Run
 from hashlib import blake2b
 
 
-def root_hash(salt: str) -> bytes:
-    return blake2b(salt.encode(), digest_size=16).digest()
+def root_hash(salt: str, owner: str = "") -> bytes:
+    """Returns the parent of first blocks. Prefixes are shared only where both values are equal. The
+    client chooses the salt, so the owner is not part of the same text."""
+    return blake2b(salt.encode(), digest_size=16, key=owner.encode()[:64]).digest()
 
 
 def chain_hash(parent: bytes, tokens: Run[int]) -> bytes:

@@ -78,7 +78,9 @@ class Engine:
             raise invalid_arg(f"a request with id '{request.id}' is under way already")
         request.parameters.check(self.builder.vocab_size)
         request.parameters.check_room(self.settings.max_waiting_requests)
-        if self.scheduler.num_waiting + request.parameters.n > self.settings.max_waiting_requests:
+        if not self.scheduler.has_room(
+            request.key_id, request.parameters.n, self.settings.max_waiting_requests
+        ):
             raise unavailable(
                 f"{self.scheduler.num_waiting} requests wait already, the limit is "
                 f"{self.settings.max_waiting_requests}",

@@ -52,6 +52,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_bytes: int | None = None
     """An absolute size; when set, it replaces both. None on a CPU: 1 GiB."""
     enable_prefix_caching: bool = True
+    share_prefix_cache: bool = False
+    """Lets requests of different API keys share prefixes. A client can then measure whether
+    another's prompt begins like its own."""
     trust_remote_code: bool = False
     """Lets a checkpoint without a fast path bring Python code of its own."""
     allow_pickle: bool = False

@@ -56,13 +56,20 @@ class GenerationRequest(msgspec.Struct, eq=False, kw_only=True):
     prompt: str | list[int]
     parameters: SamplingParameters = SamplingParameters()
     priority: int = 0
-    """Requests with a smaller value are served first; equal ones in order of arrival."""
+    """Of one key's requests those with a smaller value are served first; equal ones in order of
+    arrival."""
     grammar: Grammar | EbnfGrammar | None = None
     """The native engine needs a Grammar, the OpenVINO engine an EbnfGrammar."""
     cache_salt: str = ""
     """Prefixes are shared only between requests with the same salt."""
     group: str = ""
     """Requests with the same group get one share of the engine; empty for a request of its own."""
+    cache_owner: str = ""
+    """Prefixes are shared only between requests with the same owner; empty means everybody."""
+    key_id: str = ""
+    """The API key that the request came with. Keys are served in turn."""
+    key_weight: int = 1
+    """A key with twice the weight gets twice the tokens while both wait."""
     add_special_tokens: bool = True
     """False for a prompt that already has them, such as a rendered chat template."""
     should_detokenize: bool = True

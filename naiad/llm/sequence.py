@@ -42,6 +42,7 @@ class Sequence:
         "max_length",
         "min_length",
         "num_cached_tokens",
+        "num_charged",
         "num_computed",
         "num_pending",
         "num_prompt_tokens",
@@ -98,6 +99,8 @@ class Sequence:
         self.num_computed = 0
         self.num_pending = 0
         self.num_cached_tokens = -1
+        self.num_charged = 0
+        """Tokens that count as used by the request's key."""
         self.arrival_ns = 0
         self.first_token_ns = 0
         self.last_token_ns = 0
@@ -131,13 +134,13 @@ class Sequence:
     def hash_full_blocks(self, num_tokens: int, block_size: int) -> list[bytes]:
         """Returns hashes of the blocks that the first `num_tokens` fill; each is computed once."""
         count = num_tokens // block_size
-        hashes = self.block_hashes
+        hashes, request = self.block_hashes, self.request
         while len(hashes) < count:
             shared = self.shared_hashes
             if len(hashes) < len(shared):
                 hashes.extend(shared[len(hashes) : count])
                 continue
-            parent = hashes[-1] if hashes else root_hash(self.request.cache_salt)
+            parent = hashes[-1] if hashes else root_hash(request.cache_salt, request.cache_owner)
             start, end = len(hashes) * block_size, (len(hashes) + 1) * block_size
             hashes.append(chain_hash(parent, self.tokens[start:end]))
             if end <= self.num_prompt_tokens:

@@ -4,7 +4,8 @@ budget.
 There are no prefill and decode phases: a sequence that generates has one uncomputed token, a new
 one has its prompt, and a long prompt is cut where the budget ends. One-token rows come first and
 are never delayed by prompts. When blocks run out, the sequence that is served last releases all of
-its blocks and is computed again later.
+its blocks and is computed again later. API keys take turns: a key that runs nothing gets the place
+of a sequence of the key that runs most.
 
 In:  sequences from Engine.submit. Out: a StepPlan for the runner.
 Rule: only this file moves a sequence between waiting and running, and only this file holds blocks
@@ -72,6 +73,11 @@ class TokenScheduler:
     def num_waiting(self) -> int:
         return len(self.waiting) + self._shares.num_held
 
+    def has_room(self, key_id: str, count: int, limit: int) -> bool:
+        """True if `count` more sequences of the key may wait, besides those that are held back
+        because their request has its share already."""
+        return self.waiting.has_room(key_id, count, limit - self._shares.num_held)
+
     def add(self, sequence: Sequence) -> None:
         self.num_host_bound += sequence.is_host_bound
         if self._shares.admit(sequence):
@@ -87,10 +93,9 @@ class TokenScheduler:
             sequence.status = Status.FINISHED
             return
         if sequence.status is Status.RUNNING:
-            self.running.remove(sequence)
-            self._release(sequence)
+            self._stop_running(sequence)
         else:
-            self.waiting.drop()
+            self.waiting.drop(sequence)
         sequence.status = Status.FINISHED
         following = self._shares.release(sequence)
         if following is not None:
@@ -100,6 +105,7 @@ class TokenScheduler:
         singles: list[Sequence] = []
         prompts: list[tuple[Sequence, int]] = []
         admitted: list[Sequence] = []
+        self._make_way()
         num_preemptions = self.num_preemptions
         budget = self._plan_singles(singles, self.max_num_batched_tokens)
         if len(singles) < len(self.running):
@@ -111,11 +117,30 @@ class TokenScheduler:
     def preempt(self, sequence: Sequence) -> None:
         """Makes the sequence wait again. If a token of it is still on the device, it is appended
         when it arrives and computed again with the rest."""
-        self.running.remove(sequence)
-        self._release(sequence)
+        self._stop_running(sequence)
         sequence.status = Status.WAITING
         self.waiting.push(sequence)
         self.num_preemptions += 1
+
+    def _make_way(self) -> None:
+        """Preempts a sequence of the key that runs most if another key waits, runs nothing, and
+        lacks a slot or blocks. The blocks' content stays in the prefix cache for a while, so that
+        the sequence usually goes on where it stopped."""
+        if not len(self.waiting) or not self.running:
+            return
+        sequence = self.waiting.deprived()
+        if sequence is None or (self._free_slots and self._has_blocks_for(sequence)):
+            return
+        key_id = self.waiting.largest_key()
+        if key_id is not None:
+            self.preempt(
+                next(other for other in reversed(self.running) if other.request.key_id == key_id)
+            )
+
+    def _has_blocks_for(self, sequence: Sequence) -> bool:
+        count = min(len(sequence.tokens), self.max_num_batched_tokens)
+        need = -(-count // self.pool.block_size) + len(self.running)
+        return self.pool.num_free >= need
 
     def _plan_singles(self, singles: list[Sequence], budget: int) -> int:
         index = 0
@@ -185,7 +210,7 @@ class TokenScheduler:
             # causes a preemption in the next step.
             if self.pool.num_free_without(matched) < need + len(self.running):
                 return
-            self.waiting.pop()
+            self.waiting.pop(sequence)
             self._start(sequence, matched, need)
             admitted.append(sequence)
             budget -= count
@@ -212,6 +237,7 @@ class TokenScheduler:
         sequence.blocks = matched + self.pool.allocate(need)
         sequence.num_computed = len(matched) * self.pool.block_size
         sequence.num_remembered = len(matched)
+        sequence.num_charged = max(sequence.num_charged, sequence.num_computed)
         if sequence.num_cached_tokens < 0:
             sequence.num_cached_tokens = sequence.num_computed
             self.num_prefix_queries += len(sequence.tokens)
@@ -233,6 +259,7 @@ class TokenScheduler:
     def _advance(self, plan: StepPlan, sequence: Sequence, count: int) -> None:
         start = sequence.num_computed
         sequence.num_computed = end = start + count
+        self.waiting.charge(sequence, end)
         is_sampled = end == len(sequence.tokens) + sequence.num_pending
         if is_sampled:
             sequence.num_pending += 1
@@ -251,6 +278,11 @@ class TokenScheduler:
         for index in range(sequence.num_remembered, len(hashes)):
             self.pool.remember(sequence.blocks[index], hashes[index])
         sequence.num_remembered = max(sequence.num_remembered, len(hashes))
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self.waiting.stop_running(sequence)
+        self._release(sequence)
 
     def _release(self, sequence: Sequence) -> None:
         self.pool.release(sequence.blocks)

@@ -2,7 +2,8 @@
 
 Level 1 always goes first. Each level has its policy: how many jobs may wait, how long, and what
 happens then: REJECT fails the job at that moment (by a timer, not when its turn comes), DELAY moves
-it behind all jobs that have not timed out.
+it behind all jobs that have not timed out. Within a level API keys take turns
+(naiad.scheduling.key_turns).
 Invariant: `job.queued_in` is a level exactly while the job waits there. A job that is cancelled or
            times out stays in the level's deque until it comes first, and is skipped then. It
            has lost its request by then, so that no tensors wait there.
@@ -19,9 +20,11 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from naiad.core.clock import Clock, Timer
+from naiad.core.identity import Identity
 from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.errors import NaiadError, cancelled, unavailable
+from naiad.scheduling.key_turns import KeyTurns, key_of
 
 RETRY_AFTER_S = 1
 MAX_LEFTOVERS = 64
@@ -51,7 +54,7 @@ class QueuePolicy(msgspec.Struct, frozen=True):
 
 
 class _Level:
-    __slots__ = ("delayed", "has_timeouts", "policy", "size", "waiting")
+    __slots__ = ("delayed", "has_timeouts", "owner", "policy", "size", "turns", "waiting")
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
@@ -59,6 +62,28 @@ class _Level:
         self.waiting: deque[Job] = deque()
         self.delayed: deque[Job] = deque()
         self.size = 0
+        self.owner: Identity | None = None
+        """Whose jobs wait, if there are no turns."""
+        self.turns: KeyTurns | None = None
+        """Set while jobs of several API keys wait."""
+
+    def add(self, job: Job) -> None:
+        """Adds a job of another key than `owner`, or while keys take turns."""
+        owner = job.request.identity
+        if self.size == 0:
+            self.waiting.clear()
+            self.owner, self.turns = owner, None
+            self.waiting.append(job)
+            return
+        if self.turns is None:
+            if key_of(owner) == key_of(self.owner):  # the key file was read again
+                self.waiting.append(job)
+                return
+            self.waiting = deque(kept for kept in self.waiting if kept.queued_in is self)
+            self.turns = KeyTurns(self.waiting)
+        while self.waiting and self.waiting[0].queued_in is not self:
+            self.waiting.popleft()
+        self.turns.insert(self.waiting, job)
 
 
 class JobQueue:
@@ -108,7 +133,10 @@ class JobQueue:
             and (policy.max_queue_size or not (is_admitted or job.caller is not None))
         ):
             raise unavailable("Exceeds maximum queue size", RETRY_AFTER_S)
-        level.waiting.append(job)
+        if level.turns is None and job.request.identity is level.owner:
+            level.waiting.append(job)
+        else:
+            level.add(job)
         level.size += 1
         self._size += 1
         job.queued_in = level

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from naiad.core.job import Job
+from naiad.core.request import SequenceKey
 from naiad.core.response import ResponseStream
 from naiad.errors import NaiadError, unavailable
 from naiad.instances.executor import Executor
@@ -72,11 +73,11 @@ class SequenceKeeper(Scheduler, Protocol):
     """A scheduler whose requests belong to sequences. After `stop` it still accepts requests that
     continue a sequence it has begun."""
 
-    def has_sequence(self, id: int | str) -> bool:
+    def has_sequence(self, key: SequenceKey) -> bool:
         """Whether the sequence has begun and its last request has not arrived."""
         ...
 
-    def end_sequence(self, id: int | str) -> None:
+    def end_sequence(self, key: SequenceKey) -> None:
         """The sequence ends when its waiting requests have been executed. Nothing happens if there
         is no such sequence."""
         ...

@@ -83,6 +83,7 @@ class LlmService:
         self._text_process = TextProcess()
         self._text_process.start()
         importing = import_library() if options.engine != "openvino" else None
+        self._shares_prefixes = options.settings.share_prefix_cache
         thread = EngineThread()
         try:
             self.model: OpenModel = thread.call(
@@ -122,6 +123,7 @@ class LlmService:
             generation = (
                 self._read_call(request) if CALL_PARAMETER in request.parameters else read(request)
             )
+            self._add_owner(generation.request, request)
             self._prompts.check(generation.prompt)
             if generation.grammar is not None:
                 generation.grammar.check()
@@ -134,6 +136,11 @@ class LlmService:
         except Exception as error:
             return error_response(self._failure(error))
         return None
+
+    def _add_owner(self, generation: GenerationRequest, request: WorkRequest) -> None:
+        generation.key_id, generation.key_weight = request.key_id, request.key_weight
+        if not self._shares_prefixes:
+            generation.cache_owner = request.key_id
 
     def _failure(self, error: Exception) -> NaiadError:
         if isinstance(error, NaiadError):

@@ -18,7 +18,7 @@ LORA_FILE = "multi_lora.json"
 
 _SETTINGS = {
     "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-    "block_size", "seed", "enable_prefix_caching",
+    "block_size", "seed", "enable_prefix_caching", "share_prefix_cache",
     "trust_remote_code", "trust_request_chat_template", "device", "quantization", "kv_cache_dtype",
 }  # fmt: skip
 _DTYPES = {"half": "float16", "float": "float32"}

@@ -1,9 +1,10 @@
 """The response cache: what it keeps, under which key, and what every kind of cache can do.
 
 The key covers everything that a model's response may depend on: model, version, inputs with their
-shapes, parameters. A cached response serves requests for the same outputs or for some of them.
-(Triton's key covers only the names and bytes of the inputs, and Triton returns the outputs that the
-first request asked for.)
+shapes, parameters. It also covers the API key, so that a client cannot find out what another one
+has asked. A cached response serves requests for the same outputs or for some of them. (Triton's key
+covers only the names and bytes of the inputs, and Triton returns the outputs that the first request
+asked for.)
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class ResponseCache(Protocol):
 def cache_key(request: InferRequest, spec: ModelSpec) -> Key:
     digest = hashlib.sha256()
     parts = [spec.name, str(spec.version)]
+    if request.identity is not None:
+        parts.append(f"key {request.identity.key_id}")
     parts += [f"{name}={value!r}" for name, value in sorted(request.parameters.items())]
     for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
         parts += [tensor.name, tensor.datatype, str(tensor.shape), str(len(tensor.data))]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from naiad import log
 from naiad.core.job import Job
+from naiad.core.request import SequenceKey
 from naiad.core.response import ResponseStream
 from naiad.scheduling.scheduler import Resizable, SequenceKeeper
 from naiad.scheduling.sequence.sequence import conflict_message
@@ -35,15 +36,15 @@ class Handover:
     def enqueue(self, job: Job) -> ResponseStream:
         if not self._older:
             return self._current.enqueue(job)
-        id = job.request.sequence_id
-        owner = next((old for old in self._older if old.has_sequence(id)), None)
-        if owner is None or self._current.has_sequence(id):
+        key = job.request.sequence_key
+        owner = next((old for old in self._older if old.has_sequence(key)), None)
+        if owner is None or self._current.has_sequence(key):
             return self._current.enqueue(job)
         if not job.request.sequence_start:
             return owner.enqueue(job)
         stream = self._current.enqueue(job)
-        log.warning(conflict_message(id, job.request.model_name))
-        owner.end_sequence(id)
+        log.warning(conflict_message(job.request.sequence_id, job.request.model_name))
+        owner.end_sequence(key)
         return stream
 
     def inflight(self) -> int:
@@ -60,11 +61,11 @@ class Handover:
     def sequences(self) -> SequenceKeeper:
         return self
 
-    def has_sequence(self, id: int | str) -> bool:
-        return self._current.has_sequence(id) or any(
-            scheduler.has_sequence(id) for scheduler in self._older
+    def has_sequence(self, key: SequenceKey) -> bool:
+        return self._current.has_sequence(key) or any(
+            scheduler.has_sequence(key) for scheduler in self._older
         )
 
-    def end_sequence(self, id: int | str) -> None:
+    def end_sequence(self, key: SequenceKey) -> None:
         for scheduler in (self._current, *self._older):
-            scheduler.end_sequence(id)
+            scheduler.end_sequence(key)

@@ -15,6 +15,7 @@ import msgspec
 
 from naiad.core.clock import Timer
 from naiad.core.job import Job
+from naiad.core.request import SequenceKey
 from naiad.core.response import ResponseStream
 from naiad.core.tensor import Tensor
 from naiad.instances.executor import Executor
@@ -29,6 +30,7 @@ class Sequence:
         "id",
         "is_over",
         "jobs",
+        "key",
         "lane",
         "last_used_ns",
         "num_pending",
@@ -38,8 +40,10 @@ class Sequence:
         "state",
     )
 
-    def __init__(self, id: int | str) -> None:
+    def __init__(self, id: int | str, key: SequenceKey) -> None:
         self.id = id
+        """The id that the model sees."""
+        self.key = key
         self.lane: Lane | None = None
         """None while the sequence waits in the backlog."""
         self.slot = -1

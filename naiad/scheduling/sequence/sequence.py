@@ -16,12 +16,14 @@ import itertools
 from collections import deque
 from collections.abc import Sequence as Listing
 from functools import partial
+from uuid import uuid4
 
 import msgspec
 
 from naiad import log
 from naiad.core.clock import Clock, Timer
 from naiad.core.job import Job
+from naiad.core.request import SequenceKey
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.statistics import ModelStatistics, failure_reason
 from naiad.errors import NaiadError, cancelled, invalid_arg, unavailable, unsupported
@@ -87,8 +89,10 @@ class SequenceScheduler:
         self._ordering = Ordering() if plan.preserve_ordering else None
         self._lanes: list[Lane] = []
         self._lane_of: dict[Executor, Lane] = {}
-        self._by_id: dict[int | str, Sequence] = {}
+        self._by_key: dict[SequenceKey, Sequence] = {}
         """Sequences whose last job has not come."""
+        self._used_ids: set[int | str] = set()
+        """The ids of these sequences as the model sees them."""
         self._backlog: dict[Sequence, None] = {}
         self._num_waiting = 0
         self._ids = itertools.count(1)
@@ -138,11 +142,11 @@ class SequenceScheduler:
     def sequences(self) -> SequenceKeeper:
         return self
 
-    def has_sequence(self, id: int | str) -> bool:
-        return id in self._by_id
+    def has_sequence(self, key: SequenceKey) -> bool:
+        return key in self._by_key
 
-    def end_sequence(self, id: int | str) -> None:
-        sequence = self._by_id.get(id)
+    def end_sequence(self, key: SequenceKey) -> None:
+        sequence = self._by_key.get(key)
         if sequence is None:
             return
         self._forget(sequence)
@@ -164,7 +168,7 @@ class SequenceScheduler:
             self._idle_timer.cancel()  # it would keep this scheduler in memory until it fires
 
     def _is_drained(self) -> bool:
-        return not self._by_id and not self.inflight()
+        return not self._by_key and not self.inflight()
 
     def _check_drained(self) -> None:
         """Wakes whoever waits until the scheduler, or one of its lanes, is empty."""
@@ -225,8 +229,10 @@ class SequenceScheduler:
                 f"string correlation ID cannot be longer than {MAX_STRING_ID_CHARS} characters"
             )
         self._plan.controls.check_id(id, model_name)
-        sequence = self._by_id.get(id)
+        key = request.sequence_key
+        sequence = self._by_key.get(key)
         if sequence is not None:
+            request.sequence_id = sequence.id
             if request.sequence_start:
                 log.warning(conflict_message(id, model_name))
             return sequence
@@ -237,19 +243,25 @@ class SequenceScheduler:
             )
         if self._is_stopping and not job.is_inner:
             raise stopping_error()
-        sequence = self._by_id[id] = Sequence(id)
+        if id in self._used_ids:
+            # Another API key has a sequence of this id. Models may keep their state by id, so the
+            # model sees another one.
+            request.sequence_id = id = self._new_id() if isinstance(id, int) else uuid4().hex
+        sequence = self._by_key[key] = Sequence(id, key)
+        self._used_ids.add(id)
         return sequence
 
     def _new_id(self) -> int:
-        while (id := next(self._ids)) in self._by_id:
+        while (id := next(self._ids)) in self._used_ids:
             pass
         return id
 
     def _forget(self, sequence: Sequence) -> None:
         """No further job can join the sequence; its id may be used for another one."""
         sequence.is_over = True
-        if self._by_id.get(sequence.id) is sequence:
-            del self._by_id[sequence.id]
+        if self._by_key.get(sequence.key) is sequence:
+            del self._by_key[sequence.key]
+            self._used_ids.discard(sequence.id)
 
     # Slots and backlog.
 
@@ -342,7 +354,7 @@ class SequenceScheduler:
     def _watch_idleness(self) -> None:
         if self._idle_timer is not None:
             return
-        idle = [sequence.last_used_ns for sequence in self._by_id.values() if sequence.is_idle]
+        idle = [sequence.last_used_ns for sequence in self._by_key.values() if sequence.is_idle]
         if idle:
             self._idle_timer = self._clock.call_at(
                 min(idle) + self._plan.max_idle_ns, self._on_idle_timer
@@ -352,7 +364,7 @@ class SequenceScheduler:
         self._idle_timer = None
         before_ns = self._clock.now_ns() - self._plan.max_idle_ns
         for sequence in [
-            s for s in self._by_id.values() if s.is_idle and s.last_used_ns <= before_ns
+            s for s in self._by_key.values() if s.is_idle and s.last_used_ns <= before_ns
         ]:
             self._end(sequence)
         self._watch_idleness()

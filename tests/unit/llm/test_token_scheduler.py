@@ -31,7 +31,14 @@ class Bench:
         )
         self.num_made = 0
 
-    def add(self, prompt: list[int] | int, max_tokens: int = 4, priority: int = 0) -> Sequence:
+    def add(
+        self,
+        prompt: list[int] | int,
+        max_tokens: int = 4,
+        priority: int = 0,
+        key_id: str = "",
+        key_weight: int = 1,
+    ) -> Sequence:
         tokens = (
             prompt
             if isinstance(prompt, list)
@@ -41,6 +48,9 @@ class Bench:
             id=str(self.num_made),
             prompt=tokens,
             priority=priority,
+            key_id=key_id,
+            key_weight=key_weight,
+            cache_owner=key_id,
             parameters=SamplingParameters(max_tokens=max_tokens),
         )
         sequence = Sequence(request, 0, tokens, len(tokens) + max_tokens, 0, self.num_made)
@@ -212,3 +222,121 @@ def test_random_loads_always_finish(seed: int) -> None:
             bench.scheduler.finish(source.choice(sequences))
     bench.run()
     assert len(bench.scheduler._free_slots) == len({*bench.scheduler._free_slots})
+
+
+def steps_until_admitted(bench: Bench, sequence: Sequence) -> int:
+    num_steps = 0
+    while sequence.num_cached_tokens < 0:
+        bench.step()
+        num_steps += 1
+        assert num_steps < 1000
+    return num_steps
+
+
+def test_a_flood_of_one_key_does_not_delay_another() -> None:
+    bench = Bench(num_blocks=400, max_num_seqs=4)
+    for _ in range(64):
+        bench.add(4, max_tokens=50, key_id="a")
+    for _ in range(5):
+        bench.step()
+    for _ in range(5):
+        one = bench.add(4, max_tokens=3, key_id="b")
+        assert steps_until_admitted(bench, one) <= 2
+        while one.status is not Status.FINISHED:
+            bench.step()
+    bench.run()
+
+
+def test_a_key_gets_blocks_that_another_one_holds() -> None:
+    bench = Bench(num_blocks=24, max_num_seqs=8, budget=32)
+    for _ in range(8):
+        bench.add(8, max_tokens=24, key_id="a")
+    for _ in range(3):
+        bench.step()
+    one = bench.add(16, max_tokens=3, key_id="b")
+    assert steps_until_admitted(bench, one) <= 6
+    bench.run()
+
+
+def test_keys_share_by_weight_counted_in_tokens() -> None:
+    bench = Bench(num_blocks=1000, max_num_seqs=1, budget=64)
+    for _ in range(200):
+        bench.add(4, max_tokens=4, key_id="small")
+    for _ in range(40):
+        bench.add(20, max_tokens=20, key_id="large")
+    for _ in range(80):
+        bench.add(20, max_tokens=20, key_id="heavy", key_weight=3)
+    computed = dict.fromkeys(("small", "large", "heavy"), 0)
+    for _ in range(1000):
+        for row in bench.step().rows:
+            computed[row.sequence.request.key_id] += row.count
+    assert computed["large"] == pytest.approx(computed["small"], rel=0.1)
+    assert computed["heavy"] == pytest.approx(3 * computed["small"], rel=0.1)
+
+
+def test_a_key_that_was_idle_has_no_credit() -> None:
+    bench = Bench(num_blocks=400, max_num_seqs=1)
+    for _ in range(50):
+        bench.add(4, key_id="a")
+    for _ in range(100):
+        bench.step()
+    for _ in range(50):
+        bench.add(4, key_id="b")
+    computed = dict.fromkeys(("a", "b"), 0)
+    for _ in range(40):
+        for row in bench.step().rows:
+            computed[row.sequence.request.key_id] += row.count
+    assert computed["b"] == pytest.approx(computed["a"], abs=8)
+
+
+def test_priority_orders_only_the_requests_of_one_key() -> None:
+    bench = Bench(max_num_seqs=1)
+    for _ in range(10):
+        bench.add(4, priority=-100, key_id="a")
+    bench.step()
+    low, high = bench.add(4, priority=5, key_id="b"), bench.add(4, priority=1, key_id="b")
+    assert steps_until_admitted(bench, high) <= 6
+    assert low.num_cached_tokens < 0
+    bench.run()
+
+
+def test_cancelled_sequences_of_several_keys_leave_nothing_behind() -> None:
+    bench = Bench(max_num_seqs=2)
+    kept = [bench.add(4, key_id=key) for key in "abc"]
+    gone = [bench.add(4, key_id=key) for key in "abcd" for _ in range(5)]
+    for sequence in gone:
+        bench.scheduler.finish(sequence)
+    bench.run()
+    assert all(sequence.status is Status.FINISHED for sequence in kept)
+    assert len(bench.scheduler.waiting) == 0
+    assert bench.scheduler.waiting.peek() is None
+
+
+def test_keys_do_not_share_prefixes() -> None:
+    bench = Bench()
+    prompt = list(range(12))
+    first, other, own = (bench.add(prompt, key_id=key) for key in ("a", "b", "a"))
+    bench.run()
+    assert (first.num_cached_tokens, other.num_cached_tokens) == (0, 0)
+    assert own.num_cached_tokens == 8
+
+
+def test_a_full_queue_has_room_for_another_key() -> None:
+    bench = Bench()
+    waiting = bench.scheduler.waiting
+    for _ in range(10):
+        bench.add(4, key_id="a")
+    assert not waiting.has_room("a", 1, 10)
+    assert waiting.has_room("b", 5, 10)
+    assert not waiting.has_room("b", 6, 10)
+    for _ in range(5):
+        bench.add(4, key_id="b")
+    assert not waiting.has_room("b", 1, 10)
+    assert waiting.has_room("c", 3, 10)
+
+
+def test_without_keys_a_full_queue_is_full() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.add(4)
+    assert not bench.scheduler.waiting.has_room("", 1, 3)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from naiad.core.identity import Identity
 from naiad.core.job import Job
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError
@@ -143,3 +144,78 @@ class TestDefaultLimit:
         call.caller = object()  # type: ignore[assignment]
         queue.push(call)
         assert len(queue) == 3
+
+
+# API keys take turns.
+
+ALICE, BOB, CAROL = Identity("alice"), Identity("bob"), Identity("carol", priority=2)
+
+
+def ignore(job: Job, error: NaiadError) -> None:
+    pass
+
+
+def keyed(queue: JobQueue, identity: Identity | None, count: int = 1) -> list[Job]:
+    jobs = [fake_job(identity=identity) for _ in range(count)]
+    for job in jobs:
+        queue.push(job)
+    return jobs
+
+
+def owners(jobs: list[Job]) -> str:
+    return "".join(
+        "-" if job.request.identity is None else job.request.identity.key_id[0] for job in jobs
+    )
+
+
+def test_a_flood_of_one_key_does_not_delay_another() -> None:
+    queue = JobQueue(FakeClock(), ignore)
+    keyed(queue, ALICE, 64)
+    queue.pop(10)
+    keyed(queue, BOB)
+    assert "b" in owners(queue.pop(2))
+    keyed(queue, BOB, 3)
+    assert owners(list(queue.in_order())).index("b") <= 2
+    assert sorted(owners(queue.pop(6))) == list("aaabbb")
+    assert len(queue) == 64 - 10 - 1 - 3
+    assert queue.first() is next(queue.in_order())
+
+
+def test_keys_share_by_weight() -> None:
+    queue = JobQueue(FakeClock(), ignore)
+    keyed(queue, ALICE, 40)
+    keyed(queue, CAROL, 40)
+    assert owners(queue.pop(40)).count("c") == pytest.approx(30, abs=1)
+
+
+def test_the_jobs_of_a_key_keep_their_order() -> None:
+    queue = JobQueue(FakeClock(), ignore)
+    first, second, none = keyed(queue, ALICE, 5), keyed(queue, BOB, 5), keyed(queue, None, 5)
+    first += keyed(queue, ALICE, 5)
+    popped = queue.pop(20)
+    for jobs in (first, second, none):
+        assert [job for job in popped if job in jobs] == jobs
+
+
+def test_a_key_that_was_idle_has_no_credit() -> None:
+    queue = JobQueue(FakeClock(), ignore)
+    keyed(queue, ALICE, 100)
+    keyed(queue, CAROL)
+    queue.pop(60)
+    keyed(queue, BOB, 40)
+    assert owners(queue.pop(20)).count("b") == pytest.approx(10, abs=1)
+
+
+def test_turns_survive_cancellation_and_a_key_file_that_is_read_again() -> None:
+    queue = JobQueue(FakeClock(), ignore)
+    jobs = keyed(queue, ALICE, 10) + keyed(queue, Identity("alice"), 10)
+    assert queue.pop(1) == jobs[:1]
+    for job in jobs[1:15]:
+        job.stream.cancel()
+    (one,) = keyed(queue, BOB)
+    assert one in queue.pop(2)
+    assert queue.pop(20) == jobs[16:]
+    assert len(queue) == 0
+    assert queue.first() is None
+    (alone,) = keyed(queue, BOB)
+    assert queue.pop(2) == [alone]

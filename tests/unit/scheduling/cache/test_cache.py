@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from naiad.core.identity import Identity
 from naiad.core.job import Job
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.request import InferRequest
@@ -59,6 +60,7 @@ def test_the_same_request_has_the_same_key_whatever_its_id_and_order() -> None:
         request(b"y"),
         request(b"x", [1, 1]),
         request(parameters={"k": 1}),
+        request(identity=Identity("ab12cd34")),
         InferRequest("m", [Tensor("A", "UINT8", [1], b"x")]),
         InferRequest("m", [Tensor("A", "INT8", [1], b"x"), Tensor("B", "UINT8", [1], b"b")]),
         InferRequest("m", [Tensor("A", "UINT8", [2], b"xb"), Tensor("B", "UINT8", [0], b"")]),
@@ -66,6 +68,15 @@ def test_the_same_request_has_the_same_key_whatever_its_id_and_order() -> None:
 )
 def test_everything_that_the_response_may_depend_on_changes_the_key(other: InferRequest) -> None:
     assert cache_key(other, SPEC) != cache_key(request(), SPEC)
+
+
+def test_a_client_does_not_find_the_response_of_another() -> None:
+    keys = [
+        cache_key(request(identity=identity), SPEC)
+        for identity in (None, Identity("a"), Identity("b"), Identity("a", "renamed"))
+    ]
+    assert len(set(keys)) == 3
+    assert keys[1] == keys[3]
 
 
 def test_models_and_versions_have_keys_of_their_own() -> None:

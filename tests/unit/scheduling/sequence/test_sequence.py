@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from naiad.core.identity import Identity
 from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
@@ -766,3 +767,33 @@ def test_requests_beyond_the_limit_of_the_server_are_refused() -> None:
     bench.clock.turn()
     bench.send("b2", 2)
     assert bench.statistics.pending_request_count == 2
+
+
+# API keys.
+
+ALICE, BOB = Identity("alice"), Identity("bob")
+
+
+@pytest.mark.parametrize("id", [7, "seven"])
+def test_keys_with_the_same_sequence_id_have_sequences_of_their_own(id: int | str) -> None:
+    datatype = "BYTES" if isinstance(id, str) else "UINT64"
+    bench = direct(2, controls=SequenceControls(None, None, None, ("CORRID", datatype), [1, 1]))
+    bench.run("a", id, start=True, identity=ALICE)
+    with pytest.raises(NaiadError, match="must specify the START flag"):
+        bench.send("b", id, identity=BOB)
+    bench.run("b", id, start=True, identity=BOB)
+    bench.run("a2", id, identity=ALICE)
+    bench.run("b2", id, end=True, identity=BOB)
+    jobs = {job.request.id: job.request for batch in bench.instances[0].batches for job in batch}
+    assert jobs["a"].sequence_id == jobs["a2"].sequence_id == id
+    assert jobs["b"].sequence_id == jobs["b2"].sequence_id != id
+    assert controls_of_request(jobs["b2"]) != controls_of_request(jobs["a2"])
+    assert bench.scheduler.has_sequence(("alice", id))
+    assert not bench.scheduler.has_sequence(("bob", id))
+    bench.run("a3", id, end=True, identity=ALICE)
+    bench.run("b3", id, start=True, identity=BOB)
+    assert bench.instances[0].batches[-1][0].request.sequence_id == id
+
+
+def controls_of_request(request: InferRequest) -> bytes:
+    return next(bytes(tensor.data) for tensor in request.inputs if tensor.name == "CORRID")
