@@ -20,7 +20,6 @@ import resource
 import shutil
 import signal
 import socket
-import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -47,6 +46,7 @@ from naiad.repository.load.failure import failure_summary
 from naiad.settings import Settings
 from naiad.settings.exposure import exposure_warning
 from naiad.stores.location import is_remote
+from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
@@ -99,7 +99,7 @@ class _Endpoint:
     address: str
     port: int
     protocol_factory: Callable[[], asyncio.BaseProtocol]
-    tls: ssl.SSLContext | None = None
+    tls: CertificateWatch | None = None
     reuse_port: bool = False
 
 
@@ -128,6 +128,7 @@ class Server:
         self._settings = settings
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._listeners: list[asyncio.Server] = []
+        self._certificates: list[CertificateWatch] = []
         self._stop_signals = StopSignals()
         self._unmatched: set[tuple[str, str]] = set()
         """Patterns of keys that match no model, of which the log has warned."""
@@ -158,6 +159,7 @@ class Server:
                 custom.values,
                 guard,
                 None if self._keys is None else self._keys.watch,
+                (lambda: self._page.render()) if settings.allow_metrics else None,
             )
             self._grpc = GrpcFrontend(self._core, wiring.grpc_options(settings), guard)
             self._page = MetricsPage(
@@ -182,6 +184,7 @@ class Server:
                 self._heartbeat(),
                 self._metrics_page(),
                 self._key_updates(),
+                self._certificate_updates(),
             ):
                 if not await self._start():
                     return 0
@@ -222,10 +225,13 @@ class Server:
                 endpoint.protocol_factory,
                 sock=sock,
                 backlog=LISTEN_BACKLOG,
-                ssl=endpoint.tls,
+                ssl=None if endpoint.tls is None else endpoint.tls.context,
                 ssl_handshake_timeout=None if endpoint.tls is None else HANDSHAKE_TIMEOUT_S,
             )
             self._listeners.append(listener)
+            if endpoint.tls is not None:
+                self._certificates.append(endpoint.tls)
+                self.reread.subscribe(f"the certificates of {endpoint.name}", endpoint.tls.reread)
             services.append((endpoint.name, f"{endpoint.address}:{sock.getsockname()[1]}"))
         return services
 
@@ -434,6 +440,15 @@ class Server:
             return
         async with self._keys.running():
             yield
+
+    @contextlib.asynccontextmanager
+    async def _certificate_updates(self) -> AsyncIterator[None]:
+        tasks = [asyncio.ensure_future(watch.run()) for watch in self._certificates]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
 
     @contextlib.asynccontextmanager
     async def _response_cache(self) -> AsyncIterator[None]:

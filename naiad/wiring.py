@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -74,9 +73,10 @@ from naiad.stores.location import is_remote, parse_location
 from naiad.stores.open_store import open_store
 from naiad.trace.trace_options import OPENTELEMETRY, read_trace_options
 from naiad.trace.tracing import Tracing
+from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.http1.limits import Http1Limits
-from naiad.transport.tls import HTTP1, HTTP2, TlsFiles, build_tls_context
+from naiad.transport.tls import HTTP1, HTTP2, TlsFiles
 
 EXTENSIONS = [
     "classification",
@@ -423,7 +423,7 @@ def build_tracing(settings: Settings) -> Tracing:
     return Tracing(options, OtelSink(options.otel))
 
 
-def grpc_tls(settings: Settings) -> ssl.SSLContext | None:
+def grpc_tls(settings: Settings) -> CertificateWatch | None:
     """Raises NaiadError. As in Triton, the flag for mutual authentication implies TLS."""
     if not (settings.grpc_use_ssl or settings.grpc_use_ssl_mutual):
         return None
@@ -434,10 +434,10 @@ def grpc_tls(settings: Settings) -> ssl.SSLContext | None:
         settings.grpc_root_cert,
         settings.grpc_use_ssl_mutual,
     )
-    return build_tls_context(files, HTTP2)
+    return CertificateWatch(files, HTTP2)
 
 
-def http_tls(settings: Settings) -> ssl.SSLContext | None:
+def http_tls(settings: Settings) -> CertificateWatch | None:
     """Raises NaiadError."""
     if not (settings.http_use_ssl or settings.http_use_ssl_mutual):
         return None
@@ -448,7 +448,7 @@ def http_tls(settings: Settings) -> ssl.SSLContext | None:
         settings.http_root_cert,
         settings.http_use_ssl_mutual,
     )
-    return build_tls_context(files, HTTP1)
+    return CertificateWatch(files, HTTP1)
 
 
 def _store(repository: str, settings: Settings) -> Store:

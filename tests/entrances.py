@@ -36,7 +36,7 @@ class Entrance(msgspec.Struct, frozen=True):
 
 
 def http_entrances() -> list[Entrance]:
-    frontend = HttpFrontend(FakeCore(), HttpOptions())
+    frontend = HttpFrontend(FakeCore(), HttpOptions(), render_metrics=bytes)
     entrances = []
     for entry in frontend._entries():
         paths = [entry.pattern]

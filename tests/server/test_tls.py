@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import shutil
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
 from tests.certificates import Certificates, make_certificates
+from tests.server.gates import eventually
 from tests.server.harness import Server, launch_naiad, naiad
 
 COUNT = 2 << 20
@@ -281,3 +285,79 @@ class TestWrongFiles:
             and message.format(protocol) in line
             for line in server.lines
         )
+
+
+def test_certificates_replaced_under_load_fail_no_request(
+    repository: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    old = make_certificates(tmp_path_factory.mktemp("old"))
+    new = make_certificates(tmp_path_factory.mktemp("new"))
+    for name in ("server.pem", "server.key", "ca.pem"):
+        shutil.copy(old.path(name), tmp_path / name)
+    both = ssl.create_default_context(cadata=(old.read("ca.pem") + new.read("ca.pem")).decode())
+    only_new = ssl.create_default_context(cafile=new.path("ca.pem"))
+    counts: dict[str, int] = {"open": 0, "fresh": 0}
+    failures: list[BaseException] = []
+    is_over = threading.Event()
+
+    def request(connection: http.client.HTTPSConnection) -> None:
+        connection.request("GET", "/health")
+        response = connection.getresponse()
+        response.read()
+        assert response.status == 200
+
+    def load(server: Server, kind: str) -> None:
+        connection = https(server, both)
+        try:
+            while not is_over.is_set():
+                request(connection)
+                counts[kind] += 1
+                if kind == "fresh":
+                    connection.close()
+                else:
+                    assert connection.sock is not None, "the server closed an open connection"
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            connection.close()
+
+    def serves_new() -> bool:
+        connection = https(server, only_new)
+        try:
+            request(connection)
+        except ssl.SSLCertVerificationError:
+            return False
+        finally:
+            connection.close()
+        return True
+
+    with naiad([repository], flags(Certificates(tmp_path), is_mutual=False)) as server:
+        threads = [
+            threading.Thread(target=load, args=(server, kind))
+            for kind in ("open", "open", "fresh", "fresh")
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            assert not serves_new()
+            eventually(lambda: min(counts.values()) > 5, "requests are served")
+            for name in ("server.pem", "server.key", "ca.pem"):
+                shutil.copy(new.path(name), tmp_path / "next")
+                os.replace(tmp_path / "next", tmp_path / name)
+            eventually(serves_new, "new connections see the new certificate")
+            before = dict(counts)
+            eventually(
+                lambda: all(counts[kind] > before[kind] + 5 for kind in counts),
+                "requests are served after the change",
+            )
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+        identity_over_grpc(server, new)
+    assert failures == []
+
+
+def identity_over_grpc(server: Server, certificates: Certificates) -> None:
+    with grpc_client.InferenceServerClient(server.grpc, **grpc_options(certificates)) as client:
+        identity(client, grpc_client, 16)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
@@ -31,9 +31,12 @@ async def serving(
     gauges: Gauges | None = None,
     guard: Guard | None = None,
     key_watch: KeyWatch | None = None,
+    render_metrics: Callable[[], bytes] | None = None,
 ) -> AsyncIterator[HttpServer]:
     core = core or FakeCore()
-    frontend = HttpFrontend(core, options or HttpOptions(), gauges, guard, key_watch)
+    frontend = HttpFrontend(
+        core, options or HttpOptions(), gauges, guard, key_watch, render_metrics
+    )
     listener = await asyncio.get_running_loop().create_server(
         frontend.protocol_factory, "127.0.0.1", 0
     )

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from naiad.keys.api_class import HEALTH, PAGE, SCOPES, UNCLASSIFIED
+from naiad.keys.api_class import HEALTH, METRICS, PAGE, SCOPES, UNCLASSIFIED
 from naiad.keys.guard import Guard
 from naiad.keys.key import ApiKey
 from naiad.pb import grpc_service_pb2 as pb
@@ -23,7 +23,7 @@ from tests.wire.http_client import Client, on_uvloop
 from tests.wire.http_rig import language_server, serving
 from tests.wire.test_grpc_infer import add_sub
 
-OPEN = (HEALTH, PAGE)
+OPEN = (HEALTH, METRICS, PAGE)
 HTTP = http_entrances()
 RPCS = rpc_entrances()
 UNREAD_BYTES = (5, 1 << 20)
@@ -82,7 +82,7 @@ async def refusal_without_body(
 @on_uvloop
 async def test_every_route_refuses_before_it_reads_the_body(entrance: Entrance) -> None:
     ring = Ring()
-    async with serving(guard=ring.guard()) as server:
+    async with serving(guard=ring.guard(), render_metrics=bytes) as server:
         if entrance.api in OPEN:
             client = await Client.connect(server.port)
             assert (await client.call(entrance.method, entrance.path)).status != 401
@@ -118,7 +118,7 @@ async def test_every_route_refuses_before_it_reads_the_body(entrance: Entrance) 
 @on_uvloop
 async def test_every_route_accepts_a_key_with_its_scope(entrance: Entrance) -> None:
     ring = Ring()
-    async with serving(guard=ring.guard()) as server:
+    async with serving(guard=ring.guard(), render_metrics=bytes) as server:
         client = await Client.connect(server.port)
         reply = await client.call(entrance.method, entrance.path, b"", bearer(ring.good))
         assert reply.status not in (401, 403)
@@ -128,7 +128,7 @@ async def test_every_route_accepts_a_key_with_its_scope(entrance: Entrance) -> N
 @on_uvloop
 async def test_a_refused_body_is_skipped_and_the_connection_goes_on() -> None:
     ring = Ring()
-    async with serving(guard=ring.guard()) as server:
+    async with serving(guard=ring.guard(), render_metrics=bytes) as server:
         client = await Client.connect(server.port)
         client.send(b"POST /v2/logging HTTP/1.1\r\nHost: t\r\nContent-Length: 44\r\n\r\nGET /v2/lo")
         assert (await client.read()).status == 401
@@ -212,7 +212,7 @@ def binary_request(key: str) -> bytes:
 @on_uvloop
 async def test_a_revoked_key_fails_on_the_fast_path_of_an_open_connection() -> None:
     ring = Ring()
-    async with serving(guard=ring.guard()) as server:
+    async with serving(guard=ring.guard(), render_metrics=bytes) as server:
         client = await Client.connect(server.port)
         for _ in range(5):
             client.send(binary_request(ring.good))
@@ -251,7 +251,7 @@ async def test_white_space_around_a_name_does_not_open_another_model(operation: 
 async def test_lists_show_only_what_a_key_may_see() -> None:
     ring = Ring()
     key = ring.create("some", scopes=SCOPES, models=("add_*", "old"))
-    async with serving(guard=ring.guard()) as server:
+    async with serving(guard=ring.guard(), render_metrics=bytes) as server:
         client = await Client.connect(server.port)
         reply = await client.call("POST", "/v2/repository/index", b"", bearer(key))
         assert [row["name"] for row in reply.json()] == ["add_sub", "old"]
@@ -423,7 +423,7 @@ def test_the_ring_is_what_it_says(ring: Ring) -> None:
 async def test_a_model_that_asks_for_it_sees_the_key() -> None:
     ring = Ring()
     key = ring.create("team", metadata={"team": "red"})
-    async with serving(guard=ring.guard()) as server:
+    async with serving(guard=ring.guard(), render_metrics=bytes) as server:
         spec = msgspec.structs.replace(server.core.models["add_sub"].spec, shows_api_key=True)
         server.core.models["add_sub"] = FakeModel(spec)
         client = await Client.connect(server.port)

@@ -7,6 +7,8 @@ Rule: handlers call a codec and the core; this file has no tensor logic.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from naiad.core.request import ParameterValue
@@ -15,6 +17,7 @@ from naiad.fastpath.http_plans import HttpPlans
 from naiad.frontends.core import Core
 from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.http.browser_check import BrowserCheck
+from naiad.frontends.http.gateway import GatewayRoutes
 from naiad.frontends.http.generate import GenerateRoute
 from naiad.frontends.http.infer import InferRoute
 from naiad.frontends.http.keys import KeyRoutes
@@ -69,9 +72,11 @@ class HttpFrontend:
         gauges: Gauges | None = None,
         guard: Guard | None = None,
         key_watch: KeyWatch | None = None,
+        render_metrics: Callable[[], bytes] | None = None,
     ) -> None:
         """`gauges` reads what models show on the metrics page. `guard` is None where nobody needs
-        an API key, `key_watch` where there is no key file."""
+        an API key, `key_watch` where there is no key file, `render_metrics` where the server shows
+        no metrics."""
         self._core = core
         self._options = options
         self._gauges = gauges
@@ -83,6 +88,7 @@ class HttpFrontend:
         self._repository = RepositoryRoutes(core, self._side_thread)
         self._memory = SharedMemoryRoutes(core.regions)
         self._keys = KeyRoutes(key_watch)
+        self._gateway = GatewayRoutes(core, render_metrics)
         self.plans = HttpPlans() if options.fast_paths else None
         table = RouteTable(
             self._entries(),
@@ -138,6 +144,7 @@ class HttpFrontend:
             Entry("POST", "/v2/logging", LOGGING, control(settings.update_log)),
             Entry("GET", _TRACED + "/trace/setting", TRACE, simple(settings.show_trace)),
             Entry("POST", _TRACED + "/trace/setting", TRACE, control(settings.update_trace)),
+            *self._gateway.entries(),
             *self._keys.entries(),
             *OpenAiRoutes(self._core, self._options, self._side_thread).entries(),
         ]
