@@ -114,6 +114,7 @@ def http_options(settings: Settings) -> HttpOptions:
         },
         fast_paths=settings.fast_paths,
         allowed_hosts=allowed_hosts(settings),
+        allowed_origins=frozenset(settings.cors_allow_origin),
         limits=Http1Limits(
             max_connections=settings.http_max_connections,
             max_headers=settings.http_max_header_count,

@@ -905,6 +905,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_extension=True,
         ),
     ] = ()
+    cors_allow_origin: Annotated[
+        tuple[str, ...],
+        ACCESS(
+            "Origin of pages that may use this server from a browser, e.g. "
+            "https://app.example.com. May be repeated; '*' allows every page. By default no page "
+            "of another origin may.",
+            parse=value.origin,
+            metavar="ORIGIN",
+            is_extension=True,
+        ),
+    ] = ()
     allow_file_override: Annotated[
         str,
         ACCESS(

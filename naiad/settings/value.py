@@ -177,6 +177,14 @@ def header_name(text: str) -> str:
     return text.lower()
 
 
+def origin(text: str) -> str:
+    if re.fullmatch(r"\*|[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9._\[\]:-]{1,260}", text) is None:
+        raise BadValueError(
+            f"invalid origin: {text}", "an origin such as https://app.example.com, without a path"
+        )
+    return text.lower()
+
+
 def host_name(text: str) -> str:
     if re.fullmatch(r"\*|[A-Za-z0-9._-]{1,253}", text) is None:
         raise BadValueError(f"invalid name of a host: {text}", "a name such as api.example.com")

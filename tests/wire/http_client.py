@@ -60,7 +60,7 @@ class Client:
 
     async def read(self, *, is_head: bool = False) -> Reply:
         reply = await self.read_head()
-        if is_head:
+        if is_head or reply.status == 204:
             return reply
         if reply.headers.get("Transfer-Encoding") == "chunked":
             while chunk := await self.read_chunk():

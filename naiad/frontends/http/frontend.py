@@ -17,6 +17,7 @@ from naiad.fastpath.http_plans import HttpPlans
 from naiad.frontends.core import Core
 from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.http.browser_check import BrowserCheck
+from naiad.frontends.http.cors import Cors
 from naiad.frontends.http.gateway import GatewayRoutes
 from naiad.frontends.http.generate import GenerateRoute
 from naiad.frontends.http.infer import InferRoute
@@ -95,6 +96,7 @@ class HttpFrontend:
             options.restricted_apis,
             guard,
             BrowserCheck(options.allowed_hosts, options.allowed_origins),
+            Cors(options.allowed_origins),
         )
         self._endpoint = Http1Endpoint(
             table,

@@ -19,6 +19,7 @@ import msgspec
 from naiad.core.model_name import trim_name
 from naiad.errors import Code, NaiadError, oversize_body
 from naiad.frontends.http.browser_check import BrowserCheck
+from naiad.frontends.http.cors import Cors
 from naiad.frontends.http.options import Restriction
 from naiad.frontends.http.response import refuse_openai, refuse_v2
 from naiad.keys.api_class import UNCLASSIFIED, check_class
@@ -86,6 +87,7 @@ class RouteTable:
         restricted_apis: Mapping[str, Restriction] | None = None,
         guard: Guard | None = None,
         browser_check: BrowserCheck | None = None,
+        cors: Cors | None = None,
     ) -> None:
         """`guard` is None where nobody needs an API key. Raises ValueError for an entry without an
         API class."""
@@ -95,8 +97,14 @@ class RouteTable:
         self._restricted_apis = restricted_apis or {}
         self._guard = guard
         self._browser_check = browser_check or BrowserCheck()
+        self._cors = cors or Cors()
 
     def __call__(self, head: Head) -> Route:
+        self._cors.mark(head)
+        preflight = self._cors.preflight(head)
+        if preflight is not None:
+            refusal = self._browser_check.refusal(head, UNCLASSIFIED)
+            return preflight if refusal is None else _refused(refusal)
         method = "GET" if head.method == "HEAD" else head.method
         allowed: list[str] = []
         for pattern, entry in self._entries:
@@ -113,10 +121,7 @@ class RouteTable:
     def _guarded(self, head: Head, entry: Entry, names: Names) -> Route:
         refusal = self._browser_check.refusal(head, entry.api) or self._restricted(head, entry.api)
         if refusal is not None:
-            error = refusal
-            route = Route(lambda exchange: refuse_v2(exchange, error))
-            route.gate, route.refuse = ClosedGate(error), refuse_v2
-            return route
+            return _refused(refusal)
         route = entry.build(head, names)
         if self._guard is not None:
             name = names.get("model", "")
@@ -138,6 +143,12 @@ class RouteTable:
             Code.PERMISSION_DENIED,
             f"This API is restricted, expecting header '{restriction.header}'",
         )
+
+
+def _refused(error: NaiadError) -> Route:
+    route = Route(lambda exchange: refuse_v2(exchange, error))
+    route.gate, route.refuse = ClosedGate(error), refuse_v2
+    return route
 
 
 def _decode(value: bytes | None) -> str:

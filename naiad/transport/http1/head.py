@@ -58,6 +58,7 @@ class Head:
         "names",
         "path",
         "query",
+        "response_headers",
         "route",
         "text",
     )
@@ -87,7 +88,11 @@ class Head:
         """The body is so small that it is copied from the bytes that arrived with the head. Set
         together with `route`."""
         self.is_plain = True
-        """The response needs no special framing: HTTP/1.1, kept alive, not HEAD."""
+        """The response needs no special head: HTTP/1.1, kept alive, not HEAD, no
+        `response_headers`."""
+        self.response_headers = b""
+        """Lines for every response to this head. Whoever sets them clears `is_plain`, together with
+        `route`."""
 
 
 def _broken() -> Head:

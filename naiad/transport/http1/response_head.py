@@ -45,6 +45,7 @@ def render_special_head(
     elif status not in _NO_BODY:
         parts.append(b"Content-Length: %d\r\n" % size)
     parts.append(headers)
+    parts.append(head.response_headers)
     if should_close:
         parts.append(_CLOSE)
     elif head.is_http10:

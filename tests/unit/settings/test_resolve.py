@@ -18,6 +18,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "guarded-api": ("metrics", ("metrics",)),
     "audit-log": ("audit.jsonl", "audit.jsonl"),
     "allowed-host": ("API.example.com", ("api.example.com",)),
+    "cors-allow-origin": ("https://App.example.com", ("https://app.example.com",)),
     "allow-file-override": ("false", "false"),
     "id": ("naiad", "naiad"),
     "exit-timeout-secs": ("7", 7),
