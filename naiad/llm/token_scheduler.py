@@ -131,7 +131,7 @@ class TokenScheduler:
         sequence = self.waiting.deprived()
         if sequence is None or (self._free_slots and self._has_blocks_for(sequence)):
             return
-        key_id = self.waiting.largest_key()
+        key_id = self.waiting.largest_key(self.waiting.share_of(sequence).served)
         if key_id is not None:
             self.preempt(
                 next(other for other in reversed(self.running) if other.request.key_id == key_id)

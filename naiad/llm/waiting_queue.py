@@ -118,13 +118,18 @@ class WaitingQueue:
             return None
         return sequence
 
-    def largest_key(self) -> str | None:
-        """Returns the key with the most running sequences for its weight, if it runs more than
-        one."""
-        key_id, share = max(
-            self._shares.items(), key=lambda item: item[1].num_running / item[1].weight
-        )
-        return key_id if share.num_running > 1 else None
+    def largest_key(self, served: float) -> str | None:
+        """Returns the key with the most running sequences for its weight, among those that run more
+        than one and have been served at least as much. A key that has been served less would get
+        the place back at once."""
+        return max(
+            (
+                (share.num_running / share.weight, key_id)
+                for key_id, share in self._shares.items()
+                if share.num_running > 1 and share.served >= served
+            ),
+            default=(0.0, None),
+        )[1]
 
     def share_of(self, sequence: Sequence) -> KeyShare:
         key_id = sequence.request.key_id

@@ -340,3 +340,17 @@ def test_without_keys_a_full_queue_is_full() -> None:
     for _ in range(3):
         bench.add(4)
     assert not bench.scheduler.waiting.has_room("", 1, 3)
+
+
+def test_a_key_that_was_served_more_does_not_displace_another() -> None:
+    bench = Bench(max_num_seqs=2)
+    for _ in range(2):
+        bench.add(4, max_tokens=20, key_id="less")
+    bench.step()
+    other = bench.add(4, key_id="more")
+    bench.scheduler.waiting.share_of(other).served = 1000.0
+    for _ in range(10):
+        bench.step()
+    assert bench.scheduler.num_preemptions == 0
+    bench.run()
+    assert other.status is Status.FINISHED
