@@ -67,6 +67,17 @@ class _Level:
         self.turns: KeyTurns | None = None
         """Set while jobs of several API keys wait."""
 
+    def has_room(self, job: Job, limit: int) -> bool:
+        """When the level is full, each key that waits still has an equal part of it, so that
+        another key's flood does not shut it out."""
+        if self.size < limit:
+            return True
+        if self.turns is None:
+            return limit > 1 and key_of(job.request.identity) != key_of(self.owner)
+        return self.turns.num_waiting(self.waiting, job) < limit // self.turns.num_keys(
+            self.waiting, job
+        )
+
     def add(self, job: Job) -> None:
         """Adds a job of another key than `owner`, or while keys take turns."""
         owner = job.request.identity
@@ -130,6 +141,7 @@ class JobQueue:
         if (
             limit
             and level.size >= limit
+            and not level.has_room(job, limit)
             and (policy.max_queue_size or not (is_admitted or job.caller is not None))
         ):
             raise unavailable("Exceeds maximum queue size", RETRY_AFTER_S)

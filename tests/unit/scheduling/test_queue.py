@@ -219,3 +219,27 @@ def test_turns_survive_cancellation_and_a_key_file_that_is_read_again() -> None:
     assert queue.first() is None
     (alone,) = keyed(queue, BOB)
     assert queue.pop(2) == [alone]
+
+
+def test_a_full_queue_has_room_for_another_key() -> None:
+    queue = JobQueue(FakeClock(), ignore, QueuePolicy(max_queue_size=10))
+    keyed(queue, ALICE, 10)
+    keyed(queue, BOB, 5)
+    for identity in (ALICE, BOB):
+        with pytest.raises(NaiadError, match="Exceeds maximum queue size"):
+            keyed(queue, identity)
+    keyed(queue, CAROL, 3)
+    with pytest.raises(NaiadError, match="Exceeds maximum queue size"):
+        keyed(queue, CAROL)
+    assert len(queue) == 18
+    queue.pop(18)
+    keyed(queue, BOB, 10)
+    with pytest.raises(NaiadError, match="Exceeds maximum queue size"):
+        keyed(queue, BOB)
+
+
+def test_without_keys_a_full_queue_is_full() -> None:
+    queue = JobQueue(FakeClock(), ignore, QueuePolicy(max_queue_size=2))
+    keyed(queue, None, 2)
+    with pytest.raises(NaiadError, match="Exceeds maximum queue size"):
+        keyed(queue, None)

@@ -34,8 +34,8 @@ class Port:
     def __init__(self, folder: Path, made: Certificates, *, is_mutual: bool = False) -> None:
         self.folder = folder
         self.replace(made)
-        paths = [str(folder / name) for name in ("server.pem", "server.key", "ca.pem")]
-        self.watch = CertificateWatch(TlsFiles("http", *paths, is_mutual), HTTP1)
+        cert, key, root = (str(folder / name) for name in ("server.pem", "server.key", "ca.pem"))
+        self.watch = CertificateWatch(TlsFiles("http", cert, key, root, is_mutual), HTTP1)
 
     def replace(self, made: Certificates, *names: str) -> None:
         for name in names or ("server.pem", "server.key", "ca.pem"):
