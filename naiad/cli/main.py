@@ -15,7 +15,6 @@ from typing import Any
 
 import click
 
-from naiad import __version__
 from naiad.cli.serve import ServeCommand, expand_abbreviations
 from naiad.errors import NaiadError
 from naiad.settings.option import OptionError
@@ -85,12 +84,26 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
 
 
 @click.group("naiad", context_settings=CONTEXT, invoke_without_command=True)
-@click.version_option(__version__, message="naiad %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, value: _print_version(context) if value else None,
+    help="Show the version, and what a report of a bug should contain.",
+)
 @click.pass_context
 def naiad(context: click.Context) -> None:
     """Naiad serves Triton model repositories."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
+
+
+def _print_version(context: click.Context) -> None:
+    from naiad.tools.version_report import version_report
+
+    click.echo(version_report())
+    context.exit()
 
 
 naiad.add_command(
@@ -185,7 +198,17 @@ class LazyCommand(click.Command):
         **extra: Any,
     ) -> click.Context:
         module, _, attribute = self._module.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute or "command")
+        try:
+            command: click.Command = getattr(
+                importlib.import_module(module), attribute or "command"
+            )
+        except ModuleNotFoundError as failure:
+            if failure.name is None or failure.name.startswith("naiad"):
+                raise
+            raise click.ClickException(
+                f"'naiad {info_name}' needs {failure.name}, which is not installed: "
+                f"pip install {failure.name}"
+            ) from failure
         return command.make_context(info_name, args, parent, **extra)
 
 
@@ -225,6 +248,19 @@ naiad.add_command(
         "Find a model's best configuration, like model-analyzer.",
     )
 )
+naiad.add_command(
+    LazyCommand(
+        "doctor",
+        "naiad.cli.doctor",
+        "Check this machine, and say what is wrong and how to mend it.",
+    )
+)
+naiad.add_command(
+    LazyCommand(
+        "completion", "naiad.cli.completion", "Print a script that completes commands in a shell."
+    )
+)
+naiad.add_command(LazyCommand("man", "naiad.cli.man_page", "Print a manual page."))
 
 
 def _nearest(failure: click.NoSuchOption) -> str:

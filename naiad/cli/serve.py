@@ -7,7 +7,7 @@ In:  argv. Out: the exit code of naiad.server.run, which receives the resolved `
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import click
@@ -27,17 +27,25 @@ SOURCES = (
 
 
 class ServeCommand(click.Command):
-    def __init__(self, name: str, defaults: dict[str, Any], help: str) -> None:
-        """`defaults` maps option names to the defaults that differ from those of Settings."""
+    def __init__(
+        self,
+        name: str,
+        defaults: dict[str, Any],
+        help: str,
+        run: Callable[[dict[str, list[str]], dict[str, Any]], int] | None = None,
+    ) -> None:
+        """`defaults` maps option names to the defaults that differ from those of Settings. `run`
+        receives the texts by option name, and the defaults; without it the command serves."""
         params: list[click.Parameter] = [_click_option(option) for option in OPTIONS.values()]
         super().__init__(name, CONTEXT | {"allow_extra_args": True}, self._run, params, help)
         self._defaults = defaults
+        self._run_with = run or serve
 
     def _run(self, **values: Any) -> int:
         extra = click.get_current_context().args
         if extra:
             raise OptionError(f"Unexpected argument: {extra[0]}{_argument_hint(extra[0])}")
-        return serve(
+        return self._run_with(
             {name: _texts(values[option.field]) for name, option in OPTIONS.items()}, self._defaults
         )
 

@@ -278,7 +278,7 @@ def test_help_of_tritonserver_shows_its_defaults(capsys: pytest.CaptureFixture[s
 
 def test_version_and_bare_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(naiad.cli.main.naiad, "naiad", ["--version"]) == 0
-    assert capsys.readouterr().out == f"naiad {__version__}\n"
+    assert capsys.readouterr().out.startswith(f"naiad {__version__}\n")
     assert run(naiad.cli.main.naiad, "naiad", []) == 0
     assert "serve" in capsys.readouterr().out
 
