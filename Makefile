@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-llm test-gpu frameworks check coverage attack bench differential soak proto wheel clean
+.PHONY: help serve test test-llm test-gpu frameworks check coverage attack bench image-test differential soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,11 @@ coverage: $(VENV)/.dev  ## run the tests, or those of TESTS=..., and report the 
 
 attack: $(VENV)/.dev  ## attack live servers (or only NAMES=...): worst probe latency, peak memory, what is left
 	$(BIN)/python -m tests.attacks.run $(NAMES)
+
+IMAGE_OUT ?= build/image
+image-test: $(VENV)/.dev  ## as root, with mmdebstrap: build the CPU image's root file system and run the server in it
+	PYTHON=$(BIN)/python deploy/docker/root_file_system.sh $(IMAGE_OUT)
+	NAIAD_IMAGE_ROOT=$(abspath $(IMAGE_OUT))/root $(BIN)/python -m pytest tests/image
 
 bench: $(VENV)/.dev  ## measure against the genuine Triton (bench/RESULTS.md says how)
 	$(BIN)/python -m bench.compare
