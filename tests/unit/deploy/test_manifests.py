@@ -201,3 +201,16 @@ def test_the_compose_file() -> None:
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             assert not source.startswith(".") or (DEPLOY / "compose" / source).exists(), source
+
+
+def test_the_checks_find_a_misspelt_field() -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    jsonschema = pytest.importorskip("jsonschema")
+    pod = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}, "spec": {"port": []}}
+    with pytest.raises(validate.ValidationError):
+        check(pod)
+    if CRDS.is_dir():
+        pool = manifests((DEPLOY / "gateway" / "inference-pool.yaml").read_text())[0]
+        pool["spec"]["targetPort"] = 8000
+        with pytest.raises(jsonschema.ValidationError):
+            check(pool)

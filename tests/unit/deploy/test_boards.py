@@ -1,0 +1,77 @@
+"""The boards and rules ask for metrics that the server exports, and Prometheus can read them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+BOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
+METRIC = re.compile(r"\b(?:nv_|naiad_|vllm:)[a-z0-9_]+")
+SUFFIX = re.compile(r"_(bucket|sum|count)$")
+
+
+def exported() -> set[str]:
+    """The names of metrics in the source."""
+    text = "".join(path.read_text() for path in (ROOT / "naiad").rglob("*.py"))
+    return set(re.findall(r'"((?:nv_|naiad_|vllm:)[a-z0-9_]+)"', text))
+
+
+def queries(board: dict[str, Any]) -> list[str]:
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    found += [entry["expr"] for entry in board["annotations"]["list"]]
+    variables = board["templating"]["list"]
+    return found + [entry["query"]["query"] for entry in variables if entry["type"] == "query"]
+
+
+def unknown(text: str) -> set[str]:
+    names = exported()
+    return {
+        name
+        for name in METRIC.findall(text)
+        if name not in names and SUFFIX.sub("", name) not in names
+    }
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_a_board_asks_for_metrics_that_exist(path: Path) -> None:
+    board = json.loads(path.read_text())
+    assert len(board["panels"]) >= 5
+    for query in queries(board):
+        assert METRIC.search(query)
+        assert not unknown(query), query
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    # Boards must not depend on the name of somebody's data source.
+    assert {panel["datasource"]["uid"] for panel in board["panels"]} == {"${datasource}"}
+
+
+@pytest.mark.parametrize("name", ["rules.yml", "alerts.yml"])
+def test_rules_ask_for_metrics_that_exist(name: str) -> None:
+    rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / name).read_text())
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            assert not unknown(rule["expr"]), rule["expr"]
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_prometheus_can_parse_every_query(path: Path, tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("needs promtool")
+    board = json.loads(path.read_text())
+    expressions = [query for query in queries(board) if not query.startswith("label_values")]
+    rules = [
+        {"record": f"panel:{index}", "expr": query.replace("$__rate_interval", "1m")}
+        for index, query in enumerate(expressions)
+    ]
+    file = tmp_path / "rules.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    result = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
