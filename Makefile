@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-llm test-gpu frameworks check coverage attack bench image-test differential soak proto wheel clean
+.PHONY: help serve test test-llm test-gpu frameworks check coverage attack bench image-test deploy-test differential soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,10 @@ IMAGE_OUT ?= build/image
 image-test: $(VENV)/.dev  ## as root, with mmdebstrap: build the CPU image's root file system and run the server in it
 	PYTHON=$(BIN)/python deploy/docker/root_file_system.sh $(IMAGE_OUT)
 	NAIAD_IMAGE_ROOT=$(abspath $(IMAGE_OUT))/root $(BIN)/python -m pytest tests/image
+
+deploy-test: $(VENV)/.dev  ## the manifests against their schemas; NAIAD_CRDS=DIR has the custom resources' (uses helm or go, promtool)
+	$(BIN)/python -m pip install -q "kubernetes-validate>=1.33" jsonschema
+	$(BIN)/python -m pytest tests/unit/deploy
 
 bench: $(VENV)/.dev  ## measure against the genuine Triton (bench/RESULTS.md says how)
 	$(BIN)/python -m bench.compare

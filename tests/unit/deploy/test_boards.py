@@ -52,6 +52,18 @@ def test_a_board_asks_for_metrics_that_exist(path: Path) -> None:
     assert {panel["datasource"]["uid"] for panel in board["panels"]} == {"${datasource}"}
 
 
+# The metrics of triton-inference-server/server deploy/k8s-onprem/dashboard.json.
+TRITONS_BOARD = """
+nv_cpu_memory_used_bytes nv_cpu_utilization nv_gpu_memory_used_bytes nv_gpu_power_usage
+nv_gpu_utilization nv_inference_compute_infer_duration_us nv_inference_count
+nv_inference_queue_duration_us nv_inference_request_failure nv_inference_request_success
+"""
+
+
+def test_tritons_own_board_finds_its_metrics() -> None:
+    assert not unknown(TRITONS_BOARD)
+
+
 @pytest.mark.parametrize("name", ["rules.yml", "alerts.yml"])
 def test_rules_ask_for_metrics_that_exist(name: str) -> None:
     rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / name).read_text())
