@@ -95,3 +95,26 @@ def test_a_broken_file_fails_the_start(tmp_path: Path) -> None:
     with pytest.raises(NaiadError, match="the key file is not valid"):
         KeyWatch(KeyFile(tmp_path / "keys.json"), KeyTable()).load()
     log.flush()
+
+
+async def test_follows_a_secret_of_kubernetes(tmp_path: Path) -> None:
+    """The kubelet swaps a link to a new folder; the file itself is a link, and read-only."""
+
+    def write(folder: str, *names: str) -> None:
+        (tmp_path / folder).mkdir()
+        for name in names:
+            add(KeyFile(tmp_path / folder / "keys.json"), name)
+        (tmp_path / folder / "keys.json").chmod(0o440)
+        (tmp_path / "new").symlink_to(folder)
+        (tmp_path / "new").replace(tmp_path / "..data")
+
+    write("..2026_1", "one")
+    (tmp_path / "keys.json").symlink_to("..data/keys.json")
+    watch = KeyWatch(KeyFile(tmp_path / "keys.json"), KeyTable())
+    watch.load()
+    assert len(watch.table) == 1
+    async with running(watch):
+        generation = watch.table.generation
+        write("..2026_2", "one", "two")
+        await changed(watch, generation)
+    assert len(watch.table) == 2
