@@ -58,7 +58,8 @@ def _holder(port: int) -> int | None:
         return next(
             connection.pid
             for connection in psutil.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN and getattr(connection.laddr, "port", 0) == port
+            if connection.status == psutil.CONN_LISTEN
+            and getattr(connection.laddr, "port", 0) == port
         )
     except (StopIteration, psutil.Error, OSError):
         return None

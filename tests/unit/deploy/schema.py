@@ -28,7 +28,8 @@ def custom_schema(group: str, version: str, kind: str) -> Manifest | None:
             if (spec["group"], spec["names"]["kind"]) == (group, kind):
                 for each in spec["versions"]:
                     if each["name"] == version:
-                        return closed(each["schema"]["openAPIV3Schema"], is_root=True)
+                        schema: Manifest = closed(each["schema"]["openAPIV3Schema"], is_root=True)
+                        return schema
     return None
 
 
