@@ -1,7 +1,8 @@
 """Command lines of public charts, runtimes and compose files for Triton start our server.
 
-Each is the list of arguments that its container gets, with the default values of the chart filled
-in. The source is named with its repository and file.
+Each is the list of arguments that its container gets. The source is named with its repository and
+file. The flags are the source's; where a template or a commented line leaves a value open (buckets,
+paths, log level, control mode), the value is ours.
 """
 
 from __future__ import annotations
