@@ -153,6 +153,7 @@ class Server:
             guard = None if self._keys is None else self._keys.guard
             if self._keys is not None:
                 self.reread.subscribe("the API keys", self._keys.reread)
+            self._console = wiring.build_console(settings, self._core, custom, self._keys)
             self._http = HttpFrontend(
                 self._core,
                 wiring.http_options(settings),
@@ -160,7 +161,11 @@ class Server:
                 guard,
                 None if self._keys is None else self._keys.watch,
                 (lambda: self._page.render()) if settings.allow_metrics else None,
+                [] if self._console is None else self._console.entries(),
             )
+            if self._console is not None:
+                self._console.num_connections = lambda: self._http.num_connections
+                self._console.start()
             self._grpc = GrpcFrontend(self._core, wiring.grpc_options(settings), guard)
             self._page = MetricsPage(
                 settings,
@@ -309,6 +314,8 @@ class Server:
         rows: list[tuple[str, str]] = []
         if "HTTPService" in urls:
             rows.append(("HTTP", f"{http_scheme}://{urls['HTTPService']}"))
+            if self._console is not None:
+                rows.append(("Console", f"{http_scheme}://{urls['HTTPService']}/console"))
         if "GRPCInferenceService" in urls:
             rows.append(("gRPC", urls["GRPCInferenceService"]))
         if "Metrics Service" in urls:
@@ -363,6 +370,8 @@ class Server:
         self._core.is_exiting = True
         for listener in self._listeners:
             listener.close()
+        if self._console is not None:
+            self._console.stop()
         log.info("Waiting for in-flight requests to complete.")
         timeout_s = float(self._settings.exit_timeout_secs)
         finalize_s = min(MAX_FINALIZE_S, timeout_s * FINALIZE_SHARE)
@@ -407,6 +416,8 @@ class Server:
             while True:
                 await asyncio.sleep(HEARTBEAT_NS / 1e9)
                 self._core.repository.heartbeat(time.monotonic_ns())
+                if self._console is not None:
+                    self._console.heartbeat(time.time())
                 log.report_repeats()
                 trim = memory_trim.due()
                 if trim is not None:

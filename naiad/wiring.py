@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from naiad import __version__
+from naiad.console.console import Console, ConsoleOptions
 from naiad.core.clock import Clock, LoopClock
 from naiad.core.install_advice import install_command
 from naiad.core.installed_backends import installed_backends
@@ -64,7 +65,7 @@ from naiad.scheduling.ensemble.relay import Find
 from naiad.scheduling.rate_limiter import RateLimiter
 from naiad.scheduling.start_delay import read_start_delay
 from naiad.settings import Settings, latency_metrics
-from naiad.settings.exposure import has_keys, is_loopback, open_addresses
+from naiad.settings.exposure import has_console, has_keys, is_loopback, open_addresses
 from naiad.shm.cuda_proxy import CudaProxy
 from naiad.shm.cuda_region import open_cuda_region
 from naiad.shm.region_table import RegionTable
@@ -192,6 +193,27 @@ def build_keys(settings: Settings) -> Keys | None:
         on_refused=None if trail is None else trail.on_refused,
     )
     return Keys(guard, watch, usage, audit)
+
+
+def build_console(
+    settings: Settings, core: InferenceCore, custom: CustomMetrics, keys: Keys | None
+) -> Console | None:
+    """Returns None where the console is switched off."""
+    if not has_console(settings):
+        return None
+    return Console(
+        core.repository,
+        core.is_ready,
+        custom.values,
+        None if keys is None else keys.guard,
+        ConsoleOptions(
+            has_key_file=keys is not None and keys.watch is not None,
+            is_tls=settings.http_use_ssl or settings.http_use_ssl_mutual,
+            control_mode=settings.model_control_mode,
+            grpc_port=settings.grpc_port if settings.allow_grpc else 0,
+            server_name=settings.id,
+        ),
+    )
 
 
 def load_options(settings: Settings) -> LoadOptions:

@@ -19,8 +19,9 @@ from naiad.core.identity import Identity
 from naiad.errors import Code, NaiadError
 from naiad.keys.account import Account, Accounts, Admission, EntranceFacts
 from naiad.keys.api_class import OPEN_BY_DEFAULT, PAGE, UNCLASSIFIED, check_class
-from naiad.keys.key_table import KeyTable
+from naiad.keys.key_table import Finding, KeyTable
 from naiad.keys.secret import MAX_TOKEN_BYTES, Credential, read_credential
+from naiad.keys.session import read_session
 
 AUTHORIZATION = "authorization"
 API_KEY_HEADER = "x-api-key"
@@ -72,9 +73,15 @@ class Guard:
             return None
         return Gate(self, api, self._credential(header), model_name, hidden, counts_tokens)
 
+    def identify(self, header: Callable[[str], bytes | None]) -> Finding | None:
+        """Whose key a request has, for pages that are open to everybody. None without a key."""
+        credential = self._credential(header)
+        return None if credential is None else self.table.find(credential)
+
     def _credential(self, header: Callable[[str], bytes | None]) -> Credential | None:
         """None if the request has no key. Where several headers could hold one, a key of ours
-        counts before any other text, such as the token of a proxy."""
+        counts before any other text, such as the token of a proxy. A session of the console counts
+        if there is no header with a key."""
         credentials: list[Credential] = []
         for name in self.header_names:
             value = header(name)
@@ -86,7 +93,9 @@ class Guard:
                 continue
             credentials.append(read_credential(value))
         ours = [credential for credential in credentials if credential.key_id]
-        return next(iter(ours or credentials), None)
+        if credentials:
+            return next(iter(ours or credentials))
+        return read_session(header("cookie") or b"", header("host") or b"")
 
 
 class Gate:

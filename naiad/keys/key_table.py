@@ -19,6 +19,7 @@ from naiad.core.identity import Identity
 from naiad.keys.api_class import KEYS, SCOPES
 from naiad.keys.key import ApiKey, KeyDocument
 from naiad.keys.secret import Credential, hash_secret
+from naiad.keys.session import Session, Sessions
 
 _NO_HASH = b"\0" * 32
 
@@ -49,6 +50,7 @@ class KeyTable:
         self.generation = 1
         self._clock_s = clock_s
         self._records: dict[str, _Record] = {}
+        self._sessions = Sessions(clock_s)
         scopes = frozenset(SCOPES) - {KEYS}
         self._static = [
             (hash_secret(text), Identity(f"api-key-{number}", "--api-key", scopes=scopes))
@@ -70,6 +72,8 @@ class KeyTable:
 
     def find(self, credential: Credential) -> Finding:
         """Compares in constant time, also for ids that do not exist."""
+        if credential.session_hash:
+            return self._find_session(credential.session_hash)
         for hash, identity in self._static:
             if hmac.compare_digest(hash, credential.token_hash):
                 return Finding(identity, key_id=identity.key_id)
@@ -82,6 +86,26 @@ class KeyTable:
         if record is None or not credential.secret_hash or not (is_current or is_previous):
             return Finding(reason="the API key is not valid")
         return self._judge(record, is_current=is_current)
+
+    def open_session(self, credential: Credential) -> str:
+        """Returns the token of a session that stands for the key. The caller has found the key."""
+        return self._sessions.open(credential)
+
+    def close_session(self, session_hash: bytes) -> None:
+        self._sessions.close(session_hash)
+        self.generation += 1
+
+    def _find_session(self, session_hash: bytes) -> Finding:
+        session: Session | None = self._sessions.find(session_hash)
+        if session is None:
+            return Finding(reason="the session has ended; sign in again")
+        finding = self.find(session.credential)
+        if finding.identity is None:
+            return finding
+        until_s = session.end_s
+        if finding.valid_until_s is not None:
+            until_s = min(until_s, finding.valid_until_s)
+        return msgspec.structs.replace(finding, valid_until_s=until_s)
 
     def _judge(self, record: _Record, *, is_current: bool) -> Finding:
         key, now_s = record.key, self._clock_s()

@@ -31,6 +31,8 @@ class Credential(msgspec.Struct, frozen=True):
     """The hash of what follows the id."""
     token_hash: bytes
     """The hash of the whole text, for keys of `--api-key`, which may be any text."""
+    session_hash: bytes = b""
+    """The hash of a session's token (naiad.keys.session). The other fields are empty then."""
 
 
 def new_id() -> str:

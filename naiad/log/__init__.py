@@ -14,7 +14,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -50,11 +51,29 @@ class LogSettings(msgspec.Struct):
     """False if TRITON_SERVER_ESCAPE_LOG_MESSAGES=0. JSON lines are always escaped."""
 
 
+class Line(NamedTuple):
+    """A line of the log, for `observe`."""
+
+    time_ns: int
+    severity: str
+    origin: str
+    """The file and the line of code that logged it, or the instance whose model printed it."""
+    message: str
+
+
 FORMATS = ("default", "ISO8601")
 MAX_VERBOSE_LEVEL = 2**31 - 1
 SHOWN = ("log_file", "log_info", "log_warning", "log_error", "log_verbose_level", "log_format")
 settings = LogSettings()
 _file_descriptor = -1
+_on_line: Callable[[Line], None] | None = None
+
+
+def observe(on_line: Callable[[Line], None] | None) -> None:
+    """Calls `on_line` with every line that is written from now on, from any thread. It must not
+    log, block or raise."""
+    global _on_line
+    _on_line = on_line
 
 
 def configure(new: LogSettings) -> None:
@@ -187,10 +206,14 @@ def emit(
     if len(message) > MAX_MESSAGE_CHARS:
         num_cut = len(message) - MAX_MESSAGE_CHARS
         message = f"{message[:MAX_MESSAGE_CHARS]}... ({num_cut} more characters)"
+    time_ns = time_ns or time.time_ns()
     _writer.put(
         _descriptor(severity),
-        _text(severity, message, file, line, pid, time_ns or time.time_ns(), request_id, details),
+        _text(severity, message, file, line, pid, time_ns, request_id, details),
     )
+    if _on_line is not None:
+        origin = f"{os.path.basename(file)}:{line}"
+        _on_line(Line(time_ns, severity, origin, f"{message}\n{details}" if details else message))
 
 
 def printed(instance: str, text: str, pid: int) -> None:
@@ -206,6 +229,8 @@ def printed(instance: str, text: str, pid: int) -> None:
         start = printed_head(time_ns, pid, instance, settings.log_format)
         line = f"{start}{quote(text) if settings.should_escape else escape_control(text)}\n"
     _writer.put(_descriptor(INFO), line.encode(errors="backslashreplace"))
+    if _on_line is not None:
+        _on_line(Line(time_ns, INFO, instance, text))
 
 
 def report_repeats(*, is_final: bool = False) -> None:

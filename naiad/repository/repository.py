@@ -156,6 +156,19 @@ class Repository:
     def index(self, *, ready_only: bool) -> list[ModelIndex]:
         return build_index(self._entries, self._sources, ready_only=ready_only)
 
+    def known_names(self) -> set[str]:
+        """The names of all models in the repositories. Reads directories, so it may be slow."""
+        return set(self._sources.names())
+
+    def entries(self) -> Iterable[Entry]:
+        """What the server knows about the models that it has loaded or tried to load."""
+        return iter(self._entries)
+
+    @property
+    def is_explicit(self) -> bool:
+        """Models are loaded and unloaded by requests."""
+        return self._options.is_explicit
+
     def status_rows(self) -> list[tuple[str, str, str]]:
         """(model, version, status) for the table that the server prints when it has started."""
         return status_rows(self._entries)

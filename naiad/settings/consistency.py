@@ -13,6 +13,7 @@ from itertools import combinations
 
 from naiad.errors import invalid_arg
 from naiad.settings.compound import Restriction
+from naiad.settings.exposure import has_console, has_keys, is_loopback
 from naiad.settings.latency import latency_metrics
 from naiad.settings.option import OptionError
 from naiad.settings.settings import Settings
@@ -37,6 +38,12 @@ def check_creation(settings: Settings) -> None:
         raise invalid_arg("--model-repository must be specified")
     if settings.audit_log and not (settings.api_key_file or settings.api_key):
         raise invalid_arg("--audit-log requires --api-key-file or --api-key")
+    if has_console(settings) and not (has_keys(settings) or is_loopback(settings.http_address)):
+        raise invalid_arg(
+            f"--console=true requires API keys, because other machines can reach "
+            f"{settings.http_address}:{settings.http_port}; add --api-key-file FILE, or listen on "
+            "this machine only with --http-address 127.0.0.1"
+        )
     if "*" in settings.load_model and len(settings.load_model) > 1:
         raise invalid_arg(
             "Wildcard model name '*' must be the ONLY startup model if specified at all."

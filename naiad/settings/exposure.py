@@ -23,6 +23,12 @@ def is_loopback(address: str) -> bool:
         return address == "localhost" or address.endswith(".localhost")
 
 
+def has_console(settings: Settings) -> bool:
+    if settings.console == "auto":
+        return settings.allow_http and is_loopback(settings.http_address)
+    return settings.allow_http and settings.console == "true"
+
+
 def open_addresses(settings: Settings) -> list[str]:
     """The addresses that other machines can reach. A client certificate protects an address."""
     endpoints = [

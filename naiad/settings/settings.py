@@ -929,6 +929,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
 
+    console: Annotated[
+        str,
+        ACCESS(
+            "Serve the console, pages for people, at /console of the HTTP address. auto serves it "
+            "if the address is this machine's only. Elsewhere it needs API keys.",
+            parse=value.choice("console", "auto", "true", "false"),
+            metavar="auto|true|false",
+            is_extension=True,
+        ),
+    ] = "auto"
+
     strict_model_config: Annotated[
         bool, DEPRECATED("Use --disable-auto-complete-config instead.")
     ] = False

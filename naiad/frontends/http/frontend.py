@@ -7,7 +7,7 @@ Rule: handlers call a codec and the core; this file has no tensor logic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -74,15 +74,17 @@ class HttpFrontend:
         guard: Guard | None = None,
         key_watch: KeyWatch | None = None,
         render_metrics: Callable[[], bytes] | None = None,
+        more: Sequence[Entry] = (),
     ) -> None:
         """`gauges` reads what models show on the metrics page. `guard` is None where nobody needs
         an API key, `key_watch` where there is no key file, `render_metrics` where the server shows
-        no metrics."""
+        no metrics. `more` are routes of the layers above."""
         self._core = core
         self._options = options
         self._gauges = gauges
         self._header_forward = HeaderForward(
-            options.header_forward_pattern, () if guard is None else guard.header_names
+            options.header_forward_pattern,
+            () if guard is None else (*guard.header_names, "cookie"),
         )
         self._forward = self._forward_headers if self._header_forward.is_on else None
         self._side_thread = SideThread()
@@ -92,7 +94,7 @@ class HttpFrontend:
         self._gateway = GatewayRoutes(core, render_metrics)
         self.plans = HttpPlans() if options.fast_paths else None
         table = RouteTable(
-            self._entries(),
+            [*self._entries(), *more],
             options.restricted_apis,
             guard,
             BrowserCheck(options.allowed_hosts, options.allowed_origins),

@@ -2,6 +2,7 @@
 
 In:  sections built with `card` and `table`.
 Out: an HTML document that contains its style and script.
+The console has the same style sheet, and it lives there.
 Rule: text from outside passes through html.escape, here or in chart.py.
 """
 
@@ -30,8 +31,8 @@ def page(
     footer: Sequence[tuple[str, str]],
 ) -> str:
     """Builds the page. `footer` describes the run as pairs of a name and a text."""
-    assets = files("naiad.tools.page")
-    style, script = (assets.joinpath(name).read_text() for name in ("page.css", "page.js"))
+    style = files("naiad.console").joinpath("static", "page.css").read_text()
+    script = files("naiad.tools.page").joinpath("page.js").read_text()
     cards = "".join(
         f'<div class="fact"><span class="fact-title">{html.escape(fact.title)}</span>'
         f'<span class="fact-value">{html.escape(fact.value)}</span>'

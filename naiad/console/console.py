@@ -1,0 +1,281 @@
+"""The routes of the console: the pages, signing in, the live state, the last hour, the log.
+
+In:  the core's repository, the guard, and the options. Out: entries for the route table of the HTTP
+     endpoint. Everything else that a page does is a request that any script can make: /v2, /v1 and
+     /key.
+Rule: pages are open to everybody and contain no data. Every route with data has an API class, and
+      the one guard decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from naiad import __version__, log
+from naiad.console.assets import respond_asset
+from naiad.console.history import INTERVAL_S, History
+from naiad.console.live import Live, ServerState
+from naiad.console.log_tail import LogTail
+from naiad.console.model_reading import CounterValues, ModelReading, read_models
+from naiad.console.process_reading import read_process
+from naiad.errors import Code, NaiadError, invalid_arg
+from naiad.frontends.http.response import respond_error
+from naiad.frontends.http.routes import Entry, Names, simple
+from naiad.keys.account import Account
+from naiad.keys.api_class import KEYS, LOGGING, PAGE, SCOPES, STATISTICS
+from naiad.keys.guard import Guard, read_bytes
+from naiad.keys.secret import read_credential
+from naiad.keys.session import SESSION_S, cookie_name, read_session
+from naiad.repository.repository import Repository
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.response_head import JSON_TYPE
+
+MAX_BODY_BYTES = 16384
+SEED_MAX_AGE_S = 15.0
+_PRIVATE = JSON_TYPE + b"Cache-Control: no-store\r\n"
+
+
+class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
+    has_key_file: bool = False
+    is_tls: bool = False
+    control_mode: str = "none"
+    grpc_port: int = 0
+    """0 if gRPC is switched off."""
+    server_name: str = ""
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a page must know before it can show anything."""
+
+    version: str
+    server_name: str
+    needs_key: bool
+    """The server requires keys."""
+    is_signed_in: bool
+    """The page may send requests: with a key, or on a server without keys."""
+    reason: str = ""
+    """Why the session or the key of this request is not valid."""
+    key_id: str = ""
+    key_name: str = ""
+    scopes: list[str]
+    has_key_file: bool
+    control_mode: str
+    grpc_port: int
+
+
+class _SignIn(msgspec.Struct, forbid_unknown_fields=True):
+    key: str
+
+
+class KeyUsage(msgspec.Struct, frozen=True):
+    key: str
+    num_requests: int
+    num_parallel: int
+    num_refused: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+    tokens_today: int
+
+
+class Console:
+    def __init__(
+        self,
+        repository: Repository,
+        is_ready: Callable[[], bool],
+        values: CounterValues,
+        guard: Guard | None,
+        options: ConsoleOptions,
+    ) -> None:
+        """`values` reads the counters that models export. `guard` is None where nobody needs an API
+        key."""
+        self._repository = repository
+        self._is_ready = is_ready
+        self._values = values
+        self._guard = guard
+        self._options = options
+        self._started_s = time.time()
+        self._history = History()
+        self._log_tail = LogTail()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.live = Live(self._read, self._read_names, self._read_server)
+        self.live.seed = self._seed
+        self.num_connections: Callable[[], int] = lambda: 0
+        """Set by the server once the HTTP endpoint exists."""
+
+    def entries(self) -> list[Entry]:
+        api = "/console/api"
+        return [
+            Entry("GET", "/console/?", PAGE, simple(_index)),
+            Entry("GET", "/console/static/(?P<name>[^/]+)", PAGE, simple(_asset)),
+            Entry("GET", f"{api}/session", PAGE, simple(self._show_session)),
+            Entry("POST", f"{api}/session", PAGE, simple(self._sign_in, MAX_BODY_BYTES)),
+            Entry("DELETE", f"{api}/session", PAGE, simple(self._sign_out, MAX_BODY_BYTES)),
+            Entry("GET", f"{api}/state", STATISTICS, simple(self._state)),
+            Entry("GET", f"{api}/events", STATISTICS, simple(self._events)),
+            Entry("GET", f"{api}/history/(?P<model>[^/]+)", STATISTICS, simple(self._show_history)),
+            Entry("GET", f"{api}/log", LOGGING, simple(self._show_log)),
+            Entry("GET", f"{api}/usage", KEYS, simple(self._show_usage)),
+        ]
+
+    # The life of the console.
+
+    def start(self) -> None:
+        log.observe(self._log_tail.add)
+
+    def heartbeat(self, now_s: float) -> None:
+        """The server's own heartbeat drives the history, so the console needs no timer."""
+        last_s = self._history.last_s
+        if last_s is None or now_s - last_s >= INTERVAL_S - 0.5:
+            self._history.add(self._read(()), now_s)
+
+    def stop(self) -> None:
+        """Ends the streams, which would keep the server from stopping."""
+        log.observe(None)
+        self.live.stop()
+        for task in self._tasks:
+            task.cancel()
+
+    # Readings.
+
+    def _read(self, names: Iterable[str]) -> list[ModelReading]:
+        return read_models(self._repository, names, self._values)
+
+    async def _read_names(self) -> Iterable[str]:
+        return await asyncio.to_thread(self._repository.known_names)
+
+    def _read_server(self) -> ServerState:
+        return ServerState(
+            self._is_ready(),
+            self.num_connections(),
+            read_process(os.getpid()).memory_bytes,
+            int(time.time() - self._started_s),
+            self._log_tail.last_number,
+        )
+
+    def _seed(self) -> tuple[float, dict[str, ModelReading]] | None:
+        last_s = self._history.last_s
+        if last_s is None or time.time() - last_s > SEED_MAX_AGE_S:
+            return None
+        return last_s, self._history.readings
+
+    # Signing in.
+
+    def _show_session(self, exchange: Exchange, _names: Names) -> None:
+        exchange.respond(200, _PRIVATE, msgspec.json.encode(self._session(exchange)))
+
+    def _session(self, exchange: Exchange) -> SessionInfo:
+        options, guard = self._options, self._guard
+        finding = None if guard is None else guard.identify(read_bytes(exchange.head.headers))
+        identity = None if finding is None else finding.identity
+        return SessionInfo(
+            version=__version__,
+            server_name=options.server_name,
+            needs_key=guard is not None,
+            is_signed_in=guard is None or identity is not None,
+            reason="" if finding is None else finding.reason,
+            key_id="" if identity is None else identity.key_id,
+            key_name="" if identity is None else identity.name,
+            scopes=list(SCOPES) if guard is None else sorted(identity.scopes) if identity else [],
+            has_key_file=options.has_key_file,
+            control_mode=options.control_mode,
+            grpc_port=options.grpc_port,
+        )
+
+    def _sign_in(self, exchange: Exchange, _names: Names) -> None:
+        if self._guard is None:
+            respond_error(exchange, invalid_arg("this server requires no API key"))
+            return
+        try:
+            body = msgspec.json.decode(bytes(exchange.body), type=_SignIn)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            respond_error(exchange, invalid_arg(f"the body is not valid: {error}"))
+            return
+        credential = read_credential(body.key.strip().encode("utf-8", "replace"))
+        finding = self._guard.table.find(credential)
+        if finding.identity is None:
+            refusal = NaiadError(Code.UNAUTHENTICATED, finding.reason)
+            self._guard.accounts.count_refusal(None, refusal.code)
+            respond_error(exchange, refusal)
+            return
+        token = self._guard.table.open_session(credential)
+        self._respond_cookie(exchange, token, SESSION_S)
+
+    def _sign_out(self, exchange: Exchange, _names: Names) -> None:
+        headers = exchange.head.headers
+        credential = read_session(headers.get(b"cookie", b""), headers.get(b"host", b""))
+        if credential is not None and self._guard is not None:
+            self._guard.table.close_session(credential.session_hash)
+        self._respond_cookie(exchange, "", 0)
+
+    def _respond_cookie(self, exchange: Exchange, token: str, age_s: int) -> None:
+        cookie = b"%b=%b; Path=/; Max-Age=%d; HttpOnly; SameSite=Strict" % (
+            cookie_name(exchange.head.headers.get(b"host", b"")),
+            token.encode(),
+            age_s,
+        )
+        if self._options.is_tls:
+            cookie += b"; Secure"
+        exchange.respond(200, _PRIVATE + b"Set-Cookie: %b\r\n" % cookie, b"{}")
+
+    # Data.
+
+    def _state(self, exchange: Exchange, _names: Names) -> None:
+        async def work() -> None:
+            snapshot = await self.live.snapshot(exchange.identity)
+            exchange.respond(200, _PRIVATE, msgspec.json.encode(snapshot))
+
+        self._run(work())
+
+    def _events(self, exchange: Exchange, _names: Names) -> None:
+        self.live.subscribe(exchange)
+
+    def _show_history(self, exchange: Exchange, names: Names) -> None:
+        history = self._history.show(names["model"])
+        exchange.respond(200, _PRIVATE, msgspec.json.encode(history))
+
+    def _show_log(self, exchange: Exchange, _names: Names) -> None:
+        text = parse_qs(exchange.head.query.decode("latin-1")).get("after", ["0"])[0]
+        if not text.isdecimal():
+            respond_error(
+                exchange, invalid_arg(f"after: expected a number of a line, not '{text}'")
+            )
+            return
+        lines = self._log_tail.after(int(text))
+        exchange.respond(200, _PRIVATE, msgspec.json.encode({"lines": lines}))
+
+    def _show_usage(self, exchange: Exchange, _names: Names) -> None:
+        accounts = [] if self._guard is None else self._guard.accounts.all()
+        usage = [_usage(account, time.time()) for account in accounts]
+        exchange.respond(200, _PRIVATE, msgspec.json.encode({"keys": usage}))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _index(exchange: Exchange, _names: Names) -> None:
+    respond_asset(exchange, "index.html")
+
+
+def _asset(exchange: Exchange, names: Names) -> None:
+    respond_asset(exchange, names["name"])
+
+
+def _usage(account: Account, now_s: float) -> KeyUsage:
+    return KeyUsage(
+        account.key_id,
+        account.num_requests,
+        account.num_parallel,
+        sum(account.refusals.values()),
+        account.num_prompt_tokens,
+        account.num_output_tokens,
+        account.tokens_today.used(now_s),
+    )
