@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 from urllib.parse import parse_qs
@@ -132,8 +133,15 @@ class Console:
     def heartbeat(self, now_s: float) -> None:
         """The server's own heartbeat drives the history, so the console needs no timer."""
         last_s = self._history.last_s
-        if last_s is None or now_s - last_s >= INTERVAL_S - 0.5:
+        if last_s is not None and now_s - last_s < INTERVAL_S - 0.5:
+            return
+        try:
             self._history.add(self._read(()), now_s)
+        except Exception as fault:  # the heartbeat of the workers must go on
+            log.error(
+                f"the console's history failed: {type(fault).__name__}: {fault}",
+                traceback.format_exc(),
+            )
 
     def stop(self) -> None:
         """Ends the streams, which would keep the server from stopping."""
@@ -244,7 +252,7 @@ class Console:
         text = parse_qs(exchange.head.query.decode("latin-1")).get("after", ["0"])[0]
         if not text.isdecimal():
             respond_error(
-                exchange, invalid_arg(f"after: expected a number of a line, not '{text}'")
+                exchange, invalid_arg(f"after: expected the number of a line, not '{text}'")
             )
             return
         lines = self._log_tail.after(int(text))

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
 
+from naiad import log
 from naiad.console.model_reading import ModelReading
 from naiad.console.model_row import ModelRow, build_row
 from naiad.core.identity import Identity
@@ -131,6 +133,19 @@ class Live:
             subscriber.exchange.end_stream()
 
     async def _run(self) -> None:
+        """A fault ends the streams. The pages connect again, and the log has the reason."""
+        try:
+            await self._repeat()
+        except asyncio.CancelledError:
+            raise
+        except Exception as fault:
+            log.error(
+                f"the console's live state failed: {type(fault).__name__}: {fault}",
+                traceback.format_exc(),
+            )
+            self.stop()
+
+    async def _repeat(self) -> None:
         next_names_s = 0.0
         while True:
             if self._clock_s() >= next_names_s:

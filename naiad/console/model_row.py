@@ -95,14 +95,12 @@ def build_row(new: ModelReading, old: ModelReading | None, seconds: float) -> Mo
 
 
 def build_rates(new: ModelReading, old: ModelReading | None, seconds: float) -> Rates:
-    if old is None or seconds <= 0 or new.num_succeeded < old.num_succeeded:
-        return Rates()  # a new copy of the model counts from zero
+    if old is None or seconds <= 0 or not _is_same_copy(new, old):
+        return Rates()
     succeeded = new.num_succeeded - old.num_succeeded
     executions = new.num_executions - old.num_executions
     inferences = new.num_inferences - old.num_inferences
-    latencies = new.latencies
-    if old.latencies:
-        latencies = [now - then for now, then in zip(new.latencies, old.latencies, strict=True)]
+    latencies = [now - then for now, then in zip(new.latencies, old.latencies, strict=True)]
     is_language = new.is_language
     return Rates(
         requests_per_s=_rounded(succeeded / seconds),
@@ -159,6 +157,15 @@ def _instance_rows(
         )
         for row in new.instances
     ]
+
+
+def _is_same_copy(new: ModelReading, old: ModelReading) -> bool:
+    """A new copy of a model counts from zero, and a model that is not loaded has no counters."""
+    return (
+        new.num_succeeded >= old.num_succeeded
+        and len(new.latencies) == len(old.latencies)
+        and all(now >= then for now, then in zip(new.latencies, old.latencies, strict=True))
+    )
 
 
 def _cpu(new: ModelReading, old: ModelReading, seconds: float) -> float | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.http.load_report import Gauges
 from naiad.frontends.http.options import HttpOptions
+from naiad.frontends.http.routes import Entry
 from naiad.keys.guard import Guard
 from naiad.keys.key_watch import KeyWatch
 from tests.fakes.core import FakeCore
@@ -32,10 +33,11 @@ async def serving(
     guard: Guard | None = None,
     key_watch: KeyWatch | None = None,
     render_metrics: Callable[[], bytes] | None = None,
+    more: Sequence[Entry] = (),
 ) -> AsyncIterator[HttpServer]:
     core = core or FakeCore()
     frontend = HttpFrontend(
-        core, options or HttpOptions(), gauges, guard, key_watch, render_metrics
+        core, options or HttpOptions(), gauges, guard, key_watch, render_metrics, more
     )
     listener = await asyncio.get_running_loop().create_server(
         frontend.protocol_factory, "127.0.0.1", 0

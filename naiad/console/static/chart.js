@@ -2,7 +2,7 @@
 
 import {clock, h, svg} from "./dom.js";
 
-const WIDTH = 560, HEIGHT = 190, LEFT = 58, RIGHT = 10, TOP = 10, BOTTOM = 24, HOUR_S = 3600;
+const WIDTH = 560, HEIGHT = 190, LEFT = 58, RIGHT = 10, TOP = 10, BOTTOM = 24, SPANS_S = [300, 900, 3600];
 
 function niceTop(value) {
   if (!(value > 0)) return 1;
@@ -12,10 +12,12 @@ function niceTop(value) {
 
 // `lines` are [{name, points}], `times` the seconds of the points, `format` makes text of a value.
 export function chart(title, note, times, lines, format, events, nowS) {
-  const start = nowS - HOUR_S;
+  // A server that has just started would have all its points in a corner of the hour.
+  const spanS = SPANS_S.find(seconds => nowS - (times[0] ?? nowS) <= seconds) ?? SPANS_S.at(-1);
+  const start = nowS - spanS;
   const values = lines.flatMap(line => line.points).filter(value => value !== null);
   const top = niceTop(Math.max(0, ...values));
-  const x = timeS => LEFT + (timeS - start) / HOUR_S * (WIDTH - LEFT - RIGHT);
+  const x = timeS => LEFT + (timeS - start) / spanS * (WIDTH - LEFT - RIGHT);
   const y = value => HEIGHT - BOTTOM - value / top * (HEIGHT - TOP - BOTTOM);
   const summary = lines.map(line => `${line.name}: ${format(line.points.findLast(value => value !== null) ?? null)}`).join(", ");
   const picture = svg("svg", {class: "chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}, last hour. Latest: ${summary}`});
@@ -23,8 +25,10 @@ export function chart(title, note, times, lines, format, events, nowS) {
     picture.append(svg("line", {class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(top * part), y2: y(top * part)}),
       svg("text", {x: LEFT - 8, y: y(top * part) + 4, "text-anchor": "end"}, format(top * part)));
   }
-  for (let minutes = 60; minutes >= 0; minutes -= 15) {
-    picture.append(svg("text", {x: x(nowS - minutes * 60), y: HEIGHT - 5, "text-anchor": minutes === 60 ? "start" : minutes ? "middle" : "end"}, minutes ? `${minutes} min ago` : "now"));
+  const minutes = spanS / 60;
+  for (const part of [1, 2 / 3, 1 / 3, 0]) {
+    picture.append(svg("text", {x: x(nowS - spanS * part), y: HEIGHT - 5, "text-anchor": part === 1 ? "start" : part ? "middle" : "end"},
+      part ? `${Number((minutes * part).toFixed(1))} min ago` : "now"));
   }
   for (const event of events) {
     if (event.time_s > start) picture.append(svg("line", {class: "event-line", x1: x(event.time_s), x2: x(event.time_s), y1: TOP, y2: HEIGHT - BOTTOM}, svg("title", null, `${clock(event.time_s)} ${event.text}`)));
@@ -45,7 +49,7 @@ export function chart(title, note, times, lines, format, events, nowS) {
   const readout = h("p", {class: "readout"}, summary);
   picture.addEventListener("pointermove", event => {
     const box = picture.getBoundingClientRect();
-    const timeS = start + ((event.clientX - box.left) / box.width * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT) * HOUR_S;
+    const timeS = start + ((event.clientX - box.left) / box.width * WIDTH - LEFT) / (WIDTH - LEFT - RIGHT) * spanS;
     let nearest = 0;
     times.forEach((time, index) => { if (Math.abs(time - timeS) < Math.abs(times[nearest] - timeS)) nearest = index; });
     if (!times.length) return;

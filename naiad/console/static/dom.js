@@ -56,7 +56,7 @@ export function ask(title, body, {confirm = "OK", danger = false, cancel = "Canc
 
 export function problemBox(error) {
   return h("div", {class: "problem"}, h("h2", null, error.title ?? "It did not work"),
-    h("p", {class: "card-note"}, error.advice ?? ""), h("pre", null, error.message));
+    error.advice ? h("p", {class: "card-note"}, error.advice) : null, h("pre", null, error.message));
 }
 
 export async function copy(text, button) {

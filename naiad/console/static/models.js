@@ -2,7 +2,7 @@
 
 import {controlPath, get, may, modelPath, post, send, session} from "./api.js";
 import {accessPanel} from "./code.js";
-import {ask, bytes, dash, duration, h, milliseconds, number, problemBox, setText, toast} from "./dom.js";
+import {ask, bytes, dash, h, milliseconds, number, problemBox, setText, toast} from "./dom.js";
 import {ensembleGraph} from "./graph.js";
 import {listen, live} from "./live.js";
 
@@ -101,6 +101,7 @@ function showModel(root, name) {
   const facts = Object.fromEntries([["requests", "Requests/s"], ["p50", "p50"], ["p99", "p99"], ["queue", "Queue"], ["batch", "Batch size"], ["memory", "Memory"]]
     .map(([id, title]) => [id, fact(title)]));
   const actions = actionBar(name);
+  const tryIt = h("a", {class: "button", href: modelLink("playground", name)}, "Try it");
   const instances = h("tbody"), versions = h("tbody"), graph = h("div");
   const instanceCard = h("section", {class: "card"}, h("h2", null, "Instances"), h("p", {class: "card-note"}, "Each is a process of its own."),
     h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Instances"}, h("table", null, h("thead", null, h("tr", null,
@@ -109,11 +110,11 @@ function showModel(root, name) {
   const versionCard = h("section", {class: "card"}, h("h2", null, "Versions"), h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Versions"},
     h("table", null, h("thead", null, h("tr", null, ["Version", "State", "Reason"].map(text => h("th", {scope: "col"}, text)))), versions)));
   const access = h("section", {class: "card"});
+  const summary = h("section", {class: "facts many", "aria-label": "Summary"}, Object.values(facts).map(item => item.box));
   root.append(h("a", {class: "back", href: "#/models"}, "← All models"),
     h("div", {class: "head"}, h("div", null, h("h1", null, name), h("div", {class: "row"}, state, subtitle)),
-      h("div", {class: "tools"}, h("a", {class: "button", href: modelLink("playground", name)}, "Try it"), h("a", {class: "button", href: modelLink("watch", name)}, "Watch"), actions.box)),
-    problem, h("section", {class: "facts", "aria-label": "Summary"}, Object.values(facts).map(item => item.box)),
-    graphCard, instanceCard, versionCard, access);
+      h("div", {class: "tools"}, tryIt, h("a", {class: "button", href: modelLink("watch", name)}, "Watch"), actions.box)),
+    problem, summary, graphCard, instanceCard, versionCard, access);
   let accessState = null, graphText = "";
 
   async function loadAccess(row) {
@@ -138,10 +139,11 @@ function showModel(root, name) {
     showState(state, row);
     setText(subtitle, [row.platform, row.max_batch_size ? `batches up to ${row.max_batch_size}` : row.platform ? "no batching" : "",
       row.load_s ? `loaded in ${number(row.load_s, 2)} s` : "", row.num_restarts ? `${row.num_restarts} worker restarts` : ""].filter(Boolean).join(" · "));
+    summary.hidden = !row.platform;
     const key = row.reason;
     if (problem.dataset.key !== key) {
       problem.dataset.key = key;
-      problem.replaceChildren(row.reason ? problemBox({title: row.state === "READY" ? "The last load of a version failed" : "The model did not load", advice: row.reason_line, message: row.reason}) : "");
+      problem.replaceChildren(row.reason ? problemBox({title: row.state === "READY" ? "The last load of a version failed" : "The model did not load", advice: row.reason.includes("\n") ? row.reason_line : "", message: row.reason}) : "");
     }
     facts.requests.set(number(row.rates.requests_per_s), `${row.num_succeeded.toLocaleString("en")} since the load`);
     facts.p50.set(milliseconds(row.rates.p50_ms), "last 5 seconds");
@@ -158,6 +160,7 @@ function showModel(root, name) {
     const text = JSON.stringify(row.steps);
     if (row.steps.length && text !== graphText) graph.replaceChildren(ensembleGraph(row));
     graphText = text;
+    tryIt.hidden = row.state !== "READY";
     actions.update(row);
     loadAccess(row);
   }
@@ -235,7 +238,7 @@ function actionBar(name) {
   }
 
   return {box, update(row) {
-    if (load.textContent.endsWith("…") && load !== resize && load.disabled && !reason) return;
+    if (load.textContent.endsWith("…")) return;  // a load is under way
     const isReady = row.state === "READY";
     setText(load, isReady ? "Reload" : "Load");
     unload.hidden = !isReady;

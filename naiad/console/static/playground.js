@@ -24,7 +24,8 @@ export function show(root, name) {
     const row = rows.find(row => row.name === name) ?? (name ? null : rows.find(row => row.is_language) ?? rows[0]);
     if (row) select.value = row.name;
     const key = row ? row.name : "";
-    if (shown === key) return;
+    // What was typed stays while the model reloads or the server restarts.
+    if (shown === key || (shown && !row)) return;
     shown = key;
     select.hidden = !names.length;
     area.replaceChildren();
@@ -175,7 +176,7 @@ async function tensors(area, row) {
     try {
       const response = await (await send("POST", `${modelPath(row.name)}/infer`, request)).json();
       result.replaceChildren(h("h2", null, "Response"), h("p", {class: "card-note"}, `${number(performance.now() - start)} ms, version ${response.model_version ?? dash}`),
-        response.outputs.map(showOutput));
+        ...response.outputs.map(showOutput));
     } catch (error) {
       const advice = row.is_decoupled ? {...error, title: error.title, message: error.message, advice: "The model may respond several times: use generate_stream or gRPC."} : error;
       result.replaceChildren(h("h2", null, "Response"), problemBox(advice));

@@ -62,12 +62,12 @@ export function show(root, name) {
 }
 
 function logTail() {
-  const list = h("ol", {class: "log", tabindex: "0", role: "log", "aria-label": "Log"});
+  const list = h("ol"), frame = h("div", {class: "log", tabindex: "0", role: "log", "aria-label": "Log"}, list);
   const severity = h("select", {"aria-label": "Severity", onchange: filter}, ["All", "Warnings and errors", "Errors"].map(text => h("option", null, text)));
   const text = h("input", {type: "search", placeholder: "Filter the log", "aria-label": "Filter the log", oninput: filter});
-  const box = h("section", {class: "card"}, h("div", {class: "head"}, h("h2", null, "Log"), h("div", {class: "tools"}, severity, text)), list);
+  const box = h("section", {class: "card"}, h("div", {class: "head"}, h("h2", null, "Log"), h("div", {class: "tools"}, severity, text)), frame);
   let last = 0, isBusy = false;
-  if (!may("logging")) list.replaceWith(h("p", {class: "card-note"}, "Your key lacks the scope 'logging'."));
+  if (!may("logging")) frame.replaceWith(h("p", {class: "card-note"}, "Your key lacks the scope 'logging'."));
 
   const isShown = line => (severity.selectedIndex === 0 || line.dataset.severity === "ERROR" || (severity.selectedIndex === 1 && line.dataset.severity === "WARNING")) &&
     line.textContent.toLowerCase().includes(text.value.trim().toLowerCase());
@@ -80,7 +80,7 @@ function logTail() {
     try {
       if (live.server.last_log_line < last) { last = 0; list.replaceChildren(); }
       const {lines} = await get(`/console/api/log?after=${last}`);
-      const isAtEnd = list.scrollTop + list.clientHeight >= list.scrollHeight - 30;
+      const isAtEnd = frame.scrollTop + frame.clientHeight >= frame.scrollHeight - 30;
       for (const line of lines) {
         const item = h("li", {class: line.severity, "data-severity": line.severity}, h("time", null, clock(line.time_s)), ` ${line.severity[0]} `, line.message, h("span", {class: "origin"}, `  ${line.origin}`));
         item.hidden = !isShown(item);
@@ -88,7 +88,7 @@ function logTail() {
       }
       while (list.children.length > MAX_LINES) list.firstChild.remove();
       if (lines.length) last = lines.at(-1).number;
-      if (isAtEnd) list.scrollTop = list.scrollHeight;
+      if (isAtEnd) frame.scrollTop = frame.scrollHeight;
     } catch (error) {
       list.replaceChildren(h("li", null, problemBox(error)));
     }
