@@ -1,11 +1,11 @@
-# Every task of the project is a line here. CI (.ci/run) runs check, test, frameworks and test-llm. `make` alone lists them.
+# Every task of the project is a line here. CI (.ci/run) runs check, test, test-browser, frameworks and test-llm. `make` alone lists them.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-llm test-gpu frameworks check coverage attack bench image-test deploy-test differential soak proto wheel clean
+.PHONY: help serve test test-llm test-browser test-gpu frameworks check coverage attack bench image-test deploy-test differential soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,6 +45,12 @@ frameworks: $(VENV)/.dev  ## the backends' tests with PyTorch and OpenVINO too, 
 test-llm: $(VENV)/.dev  ## the language-model tests, which `make test` skips (installs torch and transformers)
 	$(BIN)/python -m pip install -q "torch==2.13.0" -e ".[llm,openvino-llm]" gguf accelerate xgrammar jsonschema
 	$(BIN)/python -m pytest tests/unit/llm tests/unit/backends/llm $(wildcard tests/server/test_llm*.py tests/server/test_openai*.py)
+
+test-browser: $(VENV)/.dev  ## the console's tests in chromium (apt-get install chromium), with axe-core where npm can fetch it
+	$(BIN)/python -m pip install -q --group browser
+	mkdir -p build/axe
+	cd build/axe && (test -f package/axe.min.js || (npm pack -s axe-core@4.14.0 && tar xzf axe-core-4.14.0.tgz package/axe.min.js) || echo "axe-core: not available, its tests skip")
+	$(BIN)/python -m pytest tests/browser
 
 test-gpu:  ## on a GPU, with the PYTHON that has torch: kernels, engine, 10,000 random requests, the server, compute-sanitizer
 	NAIAD_SOAK_REQUESTS=10000 NAIAD_SANITIZE=1 $(PYTHON) -m pytest tests/gpu

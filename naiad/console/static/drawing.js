@@ -49,14 +49,21 @@ function pixels(canvas, pen, size) {
     }
   }
   if (right < left) return Array(size * size).fill(0);
-  // MNIST's digits are 20 of 28 pixels high; the older 8 × 8 digits and their enlargements fill the height.
-  const fit = size === 28 ? 20 : size;
-  const scale = fit / Math.max(bottom - top + 1, (right - left + 1));
+  // MNIST's digits are 20 of 28 pixels high. The older digits of 8 x 8 pixels fill the height; with 32 x 32 pixels
+  // they are enlarged, so the drawing is made as coarse as they are.
+  const grain = size === 32 ? 8 : size, fit = size === 28 ? 20 : grain;
+  const scale = fit / Math.max(bottom - top + 1, right - left + 1);
   const width = (right - left + 1) * scale, height = (bottom - top + 1) * scale;
-  const small = h("canvas", {width: size, height: size});
-  const brush = small.getContext("2d");
-  brush.imageSmoothingQuality = "high";
-  brush.drawImage(canvas, left, top, right - left + 1, bottom - top + 1, (size - width) / 2, (size - height) / 2, width, height);
-  const data = brush.getImageData(0, 0, size, size).data;
+  const coarse = scaled(grain, canvas, left, top, right - left + 1, bottom - top + 1, (grain - width) / 2, (grain - height) / 2, width, height);
+  const data = scaled(size, coarse, 0, 0, grain, grain, 0, 0, size, size).getContext("2d").getImageData(0, 0, size, size).data;
   return Array.from({length: size * size}, (_, index) => data[index * 4] / 255);
+}
+
+function scaled(size, image, ...places) {
+  const canvas = h("canvas", {width: size, height: size}), brush = canvas.getContext("2d");
+  brush.fillStyle = "#000";
+  brush.fillRect(0, 0, size, size);
+  brush.imageSmoothingQuality = "high";
+  brush.drawImage(image, ...places);
+  return canvas;
 }

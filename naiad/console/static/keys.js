@@ -77,7 +77,7 @@ function showSecret(title, secret) {
 
 async function rotate(key) {
   const issued = await ask(`New secret for ${key.key_alias}`, h("div", {class: "field"}, h("label", null, "The old secret stays valid for",
-    h("select", {name: "grace"}, [["0s", "no time"], ["1h", "one hour"], ["24h", "one day"], ["7d", "one week"]].map(([value, text]) => h("option", {value, selected: value === "24h"}, text))))),
+    h("select", {name: "grace"}, [["1s", "one second"], ["1h", "one hour"], ["24h", "one day"], ["7d", "one week"]].map(([value, text]) => h("option", {value, selected: value === "24h"}, text))))),
   {confirm: "Rotate", submit: data => post("/key/regenerate", {key: key.token, grace_period: data.get("grace")})});
   if (issued) await showSecret("The new key", issued.key);
   return issued;
