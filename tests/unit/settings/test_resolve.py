@@ -20,6 +20,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "allowed-host": ("API.example.com", ("api.example.com",)),
     "cors-allow-origin": ("https://App.example.com", ("https://app.example.com",)),
     "allow-file-override": ("false", "false"),
+    "console": ("false", "false"),
     "id": ("naiad", "naiad"),
     "exit-timeout-secs": ("7", 7),
     "drain-delay-secs": ("2.5", 2.5),
