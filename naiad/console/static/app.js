@@ -43,7 +43,7 @@ function signIn(refusal) {
   disconnect();
   const problem = h("div", {role: "alert"}, refusal?.message ? problemBox(refusal) : null);
   const field = h("input", {type: "password", name: "key", autocomplete: "current-password", required: true, spellcheck: "false"});
-  const form = h("form", {class: "card", onsubmit: async event => {
+  const form = h("form", {onsubmit: async event => {
     event.preventDefault();
     try {
       await send("POST", "/console/api/session", {key: field.value});
@@ -58,7 +58,7 @@ function signIn(refusal) {
       field.select();
     }
   }}, h("h1", null, "Sign in"), h("p", {class: "card-note"}, "This server requires an API key. ",
-    "`naiad key create NAME` prints one; the page keeps a session, not the key."), problem,
+    h("code", null, "naiad key create NAME"), " prints one. The page keeps a session, not the key."), problem,
     h("div", {class: "field"}, h("label", null, "API key", field)),
     h("button", {type: "submit", class: "primary"}, "Sign in"));
   const dialog = h("dialog", {"aria-label": "Sign in"}, form);
@@ -84,6 +84,7 @@ function start() {
 function showConnection() {
   connection.classList.toggle("lost", !live.isConnected);
   const text = live.server?.is_ready ? "Ready" : "Not ready";
+  connection.title = live.server?.is_ready ? "" : "A model that should serve does not serve";
   setText(connection, live.isConnected ? text : "Connection lost. Reconnecting…");
 }
 

@@ -2,7 +2,7 @@
 
 import {clock, h, svg} from "./dom.js";
 
-const WIDTH = 560, HEIGHT = 190, LEFT = 58, RIGHT = 10, TOP = 10, BOTTOM = 24, SPANS_S = [300, 900, 3600];
+const WIDTH = innerWidth < 620 ? 340 : 560, HEIGHT = 190, LEFT = 58, RIGHT = 10, TOP = 10, BOTTOM = 24, SPANS_S = [300, 900, 3600];
 
 function niceTop(value) {
   if (!(value > 0)) return 1;
@@ -26,7 +26,7 @@ export function chart(title, note, times, lines, format, events, nowS) {
       svg("text", {x: LEFT - 8, y: y(top * part) + 4, "text-anchor": "end"}, format(top * part)));
   }
   const minutes = spanS / 60;
-  for (const part of [1, 2 / 3, 1 / 3, 0]) {
+  for (const part of [1, 0.5, 0]) {
     picture.append(svg("text", {x: x(nowS - spanS * part), y: HEIGHT - 5, "text-anchor": part === 1 ? "start" : part ? "middle" : "end"},
       part ? `${Number((minutes * part).toFixed(1))} min ago` : "now"));
   }

@@ -32,7 +32,7 @@ function curl(path, body) {
   const text = JSON.stringify(body);
   const header = session.info.needs_key ? ` \\\n  -H "Authorization: Bearer ${key}"` : "";
   if (text.length <= MAX_INLINE_CHARS) return `curl ${origin()}${path}${header} \\\n  -H 'Content-Type: application/json' \\\n  -d ${quote(text)}`;
-  return `# request.json is the whole request: download it below\ncurl ${origin()}${path}${header} \\\n  -H 'Content-Type: application/json' \\\n  -d @request.json`;
+  return `# request.json is the whole request; the button downloads it\ncurl ${origin()}${path}${header} \\\n  -H 'Content-Type: application/json' \\\n  -d @request.json`;
 }
 
 const keyLines = () => session.info.needs_key ? ["import os", ""] : [""];

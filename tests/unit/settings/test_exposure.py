@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from naiad.errors import NaiadError
 from naiad.settings import Settings
-from naiad.settings.exposure import exposure_warning, is_loopback
+from naiad.settings.consistency import check_creation
+from naiad.settings.exposure import exposure_warning, has_console, is_loopback
 from naiad.wiring import allowed_hosts, are_files_allowed
 
 ANYWHERE: dict[str, Any] = {"http_address": "0.0.0.0", "grpc_address": "0.0.0.0"}
@@ -60,3 +62,27 @@ def test_host_is_checked_on_this_machine_only_and_where_names_are_listed() -> No
     assert allowed_hosts(Settings(**ANYWHERE)) is None
     assert allowed_hosts(Settings(api_key=("x",))) is None
     assert allowed_hosts(Settings(**ANYWHERE, allowed_host=("a",))) == frozenset(("a",))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, True),
+        ({"console": "false"}, False),
+        ({"allow_http": False, "console": "true"}, False),
+        (ANYWHERE, False),
+        ({**ANYWHERE, "console": "true", "api_key_file": "keys.json"}, True),
+    ],
+)
+def test_the_console_is_on_where_only_this_machine_is(
+    options: dict[str, Any], expected: bool
+) -> None:
+    assert has_console(Settings(**options)) is expected
+
+
+def test_a_console_that_others_reach_needs_keys() -> None:
+    with pytest.raises(NaiadError, match=r"--console=true requires API keys"):
+        check_creation(Settings(model_repository=("m",), console="true", **ANYWHERE))
+    check_creation(
+        Settings(model_repository=("m",), console="true", api_key_file="keys.json", **ANYWHERE)
+    )
