@@ -30,8 +30,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_is_small_and_contains_only_the_package(wheel: Path) -> None:
     assert wheel.stat().st_size < MAX_WHEEL_BYTES
     with zipfile.ZipFile(wheel) as archive:
-        folders = {name.split("/")[0] for name in archive.namelist()}
+        names = set(archive.namelist())
+    folders = {name.split("/")[0] for name in names}
     assert {folder for folder in folders if not folder.endswith(".dist-info")} == {"naiad"}
+    static = {path.name for path in (ROOT / "naiad" / "console" / "static").iterdir()}
+    assert {f"naiad/console/static/{name}" for name in static} <= names
 
 
 def test_serves_from_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
