@@ -64,6 +64,10 @@ class TritonError:
 
 
 def decode_error(error: WorkError) -> TritonError:
+    """Triton has no code for a refusal because of a limit; a caller may try again, as after
+    UNAVAILABLE."""
+    if error.code == Code.RESOURCE_EXHAUSTED.name:
+        return TritonError(error.message, ErrorCode.UNAVAILABLE)
     return TritonError(error.message, ErrorCode.__members__.get(error.code, ErrorCode.INTERNAL))
 
 

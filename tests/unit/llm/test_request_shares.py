@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
+pytest.importorskip("tokenizers", reason="needs tokenizers (the llm extra)")
+
 from naiad.llm.block_pool import BlockPool
 from naiad.llm.generation import GenerationRequest
 from naiad.llm.parameters import SamplingParameters

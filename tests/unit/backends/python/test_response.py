@@ -88,8 +88,9 @@ def test_rejects_invalid_parameters(parameters: Any, message: str) -> None:
 
 
 def test_error_codes() -> None:
-    assert [code.name for code in Code] == [getattr(TritonError, code.name).name for code in Code]
-    assert [int(getattr(TritonError, code.name)) for code in Code] == list(range(8))
+    codes = list(Code)[:8]  # the others are gRPC's, which Triton does not have
+    assert [code.name for code in codes] == [getattr(TritonError, code.name).name for code in codes]
+    assert [int(getattr(TritonError, code.name)) for code in codes] == list(range(8))
     assert TritonError("x").code() == TritonError.INTERNAL
     assert not isinstance(TritonError("x"), Exception)
     for arguments in ((5,), ("a", 5)):
