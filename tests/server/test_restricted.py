@@ -25,8 +25,11 @@ from naiad.settings.compound import RESTRICTED_CATEGORIES
 from tests import entrances
 from tests.server.harness import Server, naiad
 
-OPEN_ROUTES = frozenset(("/", "/v1", "/v1/anything"))
-"""Paths that no group protects: a page without any model's name, and errors in OpenAI's format."""
+METRICS_ROUTE = "/metrics"
+"""Triton has no group for it. API keys can guard it (--guarded-api)."""
+OPEN_ROUTES = frozenset(("/", "/v1", "/v1/anything", METRICS_ROUTE))
+"""Paths that no group protects: a page without any model's name, errors in OpenAI's format, and
+metrics."""
 KEY_ROUTES = frozenset(
     f"/key/{name}"
     for name in (
@@ -105,8 +108,10 @@ def ask(
     [entrance for entrance in HTTP_ENTRANCES if not entrance.group],
     ids=lambda entrance: f"{entrance.method} {entrance.path}",
 )
-def test_open_routes_return_an_error(server: Server, entrance: Entrance) -> None:
+def test_open_routes_do_nothing_that_a_group_protects(server: Server, entrance: Entrance) -> None:
     statuses = (501,) if entrance.path in KEY_ROUTES else (404, 405)
+    if entrance.path == METRICS_ROUTE:
+        statuses = (200,)
     assert ask(server, entrance)[0] in statuses
 
 

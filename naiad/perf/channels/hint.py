@@ -27,14 +27,21 @@ async def port_hint(address: Address, *, is_grpc: bool) -> str:
         start = await _ask(address, _PREFACE, 9)
         if len(start) > 3 and start[3] == _SETTINGS_FRAME and not start.startswith(b"HTTP/"):
             return "this looks like the gRPC port: add -i grpc, or use the HTTP port (8000)"
-    request = f"GET /metrics HTTP/1.1\r\nHost: {address.authority}\r\nConnection: close\r\n\r\n"
-    page = await _ask(address, request.encode(), 1 << 16)
-    if b"nv_inference" in page and page.startswith(b"HTTP/1.1 200"):
+    # The HTTP port may show metrics, too; the metrics port shows nothing else.
+    health = await _ask(address, _get(address, "/v2/health/live"), 1 << 12)
+    page = await _ask(address, _get(address, "/metrics"), 1 << 16)
+    is_http = health.startswith(b"HTTP/1.1 200")
+    if not is_http and b"nv_inference" in page and page.startswith(b"HTTP/1.1 200"):
         port = "the gRPC port (8001)" if is_grpc else "the HTTP port (8000)"
         return f"this looks like the metrics port: use {port}"
     if is_grpc and page.startswith(b"HTTP/1."):
         return "this looks like the HTTP port: leave out -i grpc, or use the gRPC port (8001)"
     return ""
+
+
+def _get(address: Address, path: str) -> bytes:
+    head = f"GET {path} HTTP/1.1\r\nHost: {address.authority}\r\nConnection: close\r\n\r\n"
+    return head.encode()
 
 
 async def model_hint(control: ServerControl, model: str) -> str:
