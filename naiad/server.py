@@ -57,7 +57,7 @@ FINALIZE_SHARE = 0.25
 """The part of --exit-timeout-secs, up to MAX_FINALIZE_S, that is kept for connections to close and
 models to finalize: requests in flight are cancelled before."""
 SAME_STOP_S = 1.0
-"""The same signal again within this time of the first is the same request to stop."""
+"""A signal that comes again within this time of the first is the same request to stop."""
 SWITCH_INTERVAL_S = 0.001
 """A thread that decodes a large request gives the interpreter lock back to the event loop this
 soon."""

@@ -53,8 +53,8 @@ class InferRequest(msgspec.Struct, eq=False):
     batch_size: int = 1
     """Set by the model's check of the request."""
     identity: Identity | None = None
-    """Whose request it is; None where the server has no API keys. The steps of an ensemble have the
-    identity of its request; the calls of a model have none."""
+    """The owner of the request; None where the server has no API keys. The steps of an ensemble
+    have the identity of its request; the calls of a model have none."""
     string_faults: dict[str, NaiadError] | None = None
     """The faults, by input, that were found when the elements of all BYTES inputs were counted
     outside of the event loop. None when nobody has counted them yet."""

@@ -39,7 +39,7 @@ class FastStream(Stream, kw_only=True):
     connection: GrpcFastPath
     frames: RequestFrames
     admission: Admission | None = None
-    """Whose request it is; None where nobody needs a key."""
+    """The owner of the request; None where nobody needs a key."""
     call: FastCall | None = None
     """None before the start, and after the end or when a Call has taken over."""
     arriving: InferRequest | None = None

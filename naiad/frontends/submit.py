@@ -44,7 +44,7 @@ class Origin(Protocol):
 
     @property
     def admission(self) -> Admission | None:
-        """Whose request it is and what it may use; None where nobody needs an API key."""
+        """The owner of the request and what it may use; None where nobody needs an API key."""
         ...
 
     def header(self, name: str) -> str:

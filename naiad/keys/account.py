@@ -61,7 +61,7 @@ class Admission:
         return b""
 
     def trailer_fields(self) -> list[tuple[bytes, bytes]]:
-        """The same for a gRPC response."""
+        """Returns the limits for a gRPC response."""
         return []
 
     def note_model(self, name: str) -> None:

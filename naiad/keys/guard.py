@@ -74,7 +74,8 @@ class Guard:
         return Gate(self, api, self._credential(header), model_name, hidden, counts_tokens)
 
     def identify(self, header: Callable[[str], bytes | None]) -> Finding | None:
-        """Whose key a request has, for pages that are open to everybody. None without a key."""
+        """Returns the owner of a request's key, for pages that are open to everybody. None without
+        a key."""
         credential = self._credential(header)
         return None if credential is None else self.table.find(credential)
 

@@ -65,7 +65,7 @@ class KeyTable:
         self.generation += 1
 
     def identities(self) -> list[Identity]:
-        """Of all keys, whether they are valid or not."""
+        """Returns the identities of all keys, whether they are valid or not."""
         return [record.identity for record in self._records.values()] + [
             identity for _, identity in self._static
         ]

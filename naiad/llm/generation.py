@@ -56,7 +56,7 @@ class GenerationRequest(msgspec.Struct, eq=False, kw_only=True):
     prompt: str | list[int]
     parameters: SamplingParameters = SamplingParameters()
     priority: int = 0
-    """Of one key's requests those with a smaller value are served first; equal ones in order of
+    """Requests of one key with a smaller value are served first; equal ones in order of
     arrival."""
     grammar: Grammar | EbnfGrammar | None = None
     """The native engine needs a Grammar, the OpenVINO engine an EbnfGrammar."""

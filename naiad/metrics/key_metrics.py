@@ -19,7 +19,7 @@ class KeyCounts(msgspec.Struct, frozen=True):
     """Empty for requests without a valid key."""
     num_requests: int = 0
     refusals: dict[str, int] = {}
-    """By reason."""
+    """Keyed by reason."""
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
 

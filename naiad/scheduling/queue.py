@@ -63,7 +63,7 @@ class _Level:
         self.delayed: deque[Job] = deque()
         self.size = 0
         self.owner: Identity | None = None
-        """Whose jobs wait, if there are no turns."""
+        """The key whose jobs wait, if there are no turns."""
         self.turns: KeyTurns | None = None
         """Set while jobs of several API keys wait."""
 

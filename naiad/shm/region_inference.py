@@ -30,7 +30,7 @@ Such a copy takes about as long as decoding a large request.
 """
 
 MAX_INLINE_STRING_BYTES = 64 << 10
-"""The same for requests with strings, which are counted one by one."""
+"""The limit for requests with strings, which are counted one by one."""
 
 T = TypeVar("T")
 Infer = Callable[[InferRequest], ResponseStream]

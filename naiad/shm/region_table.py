@@ -48,7 +48,7 @@ class RegionTable:
         self._is_allowed = is_allowed
         self._open_cuda = open_cuda
         self._entries: dict[tuple[str, str], RegionEntry] = {}
-        """By owner and name."""
+        """Keyed by owner and name."""
         self._threads: ThreadPoolExecutor | None = None
         self._max_read_bytes = min(
             MAX_READ_BYTES, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

@@ -75,7 +75,7 @@ def grpc_message(model: str, num_elements: int, name: str = "IN") -> bytes:
 @pytest.mark.parametrize("wire_name", ["http-json", "http-binary", "grpc", "grpc-stream"])
 @pytest.mark.parametrize("num_elements", [100, 50_000])
 async def test_a_cancelled_request_leaves_no_memory(wire_name: str, num_elements: int) -> None:
-    """By reference counts alone: tensors must not wait for the garbage collector."""
+    """Reference counts alone free it: tensors must not wait for the garbage collector."""
     async with open_wire(wire_name) as wire:
         wire.core.keeps_requests = False
         pending = await wire.ask("held", tensor(np.zeros(num_elements, np.float32)))

@@ -320,7 +320,7 @@ class StreamedRequest:
         self._options = options
         self._spec = spec
         self.admission = call.admission
-        """Of this message; None where nobody needs a key."""
+        """The admission of this message; None where nobody needs a key."""
         self.held_bytes = 0
         """Bytes charged to the connection's account until the last response is written."""
         self.is_decoupled = spec is not None and spec.is_decoupled

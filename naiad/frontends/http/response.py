@@ -54,7 +54,7 @@ def refuse_v2(exchange: Exchange, error: NaiadError) -> None:
 
 
 def refuse_openai(exchange: Exchange, error: NaiadError) -> None:
-    """The same, for OpenAI's routes."""
+    """Sends an error in the format of OpenAI's routes."""
     respond_openai_error(exchange, from_core(error), _refusal_headers(error))
 
 

@@ -77,7 +77,7 @@ class Outline:
         self._rest_bytes = 0
         self.raw: list[Buffer] = []
         self.contents: dict[int, LargeContents] = {}
-        """By the number of the input."""
+        """Keyed by the number of the input."""
         self._num_inputs = 0
         try:
             self._read()

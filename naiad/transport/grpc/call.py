@@ -87,8 +87,8 @@ class Call:
         self.head = head
         self.method = method
         self.admission = admission
-        """Whose call it is and what it may use; of a stream, the admission of the message that is
-        being handled. None where nobody needs a key."""
+        """The owner of the call and what it may use; of a stream, the admission of the message that
+        is being handled. None where nobody needs a key."""
         self.is_done = False
         self.held_bytes = 0
         """Bytes charged to the connection's account until the call ends."""

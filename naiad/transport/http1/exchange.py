@@ -77,7 +77,7 @@ class Exchange:
         its response."""
         self.waiting_bytes = 0
         self.admission: Admission | None = None
-        """Whose request it is and what it may use; None where nobody needs a key."""
+        """The owner of the request and what it may use; None where nobody needs a key."""
         self._status = 0
         """The status of a stream that has started."""
         self._responses: ResponseQueue | None = responses

@@ -73,7 +73,7 @@ def no_gc() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_gc")
 class TestMemory:
-    """By reference counts alone: tensors must not wait for the garbage collector."""
+    """Reference counts alone free them: tensors must not wait for the garbage collector."""
 
     def test_a_cancelled_job_is_forgotten_at_once(self) -> None:
         clock = FakeClock()

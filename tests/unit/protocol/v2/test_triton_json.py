@@ -117,7 +117,7 @@ def test_a_number_that_is_too_large_is_the_clients_error(number: bytes, filler: 
 @pytest.mark.parametrize("depth", [100, 1000, 250_000])
 @pytest.mark.parametrize("leaf", [b"1", b"NaN", b'"]["', b""])
 def test_any_depth_can_be_read(depth: int, leaf: bytes) -> None:
-    """Whoever reads a field judges its type; values that are deeper than any field are cut."""
+    """The reader of a field judges its type; values that are deeper than any field are cut."""
     body = b'{"a":' + b"[" * depth + leaf + b"]" * depth + b',"b":{"c":"[\\"]"}}'
     value = parse(body)
     assert list(value) == ["a", "b"]
