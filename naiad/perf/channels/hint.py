@@ -27,10 +27,11 @@ async def port_hint(address: Address, *, is_grpc: bool) -> str:
         start = await _ask(address, _PREFACE, 9)
         if len(start) > 3 and start[3] == _SETTINGS_FRAME and not start.startswith(b"HTTP/"):
             return "this looks like the gRPC port: add -i grpc, or use the HTTP port (8000)"
-    # The HTTP port may show metrics, too; the metrics port shows nothing else.
-    health = await _ask(address, _get(address, "/v2/health/live"), 1 << 12)
+    # The HTTP port may show metrics, too. It sends JSON for /v2, also when it refuses; the metrics
+    # port sends an empty page.
+    metadata = await _ask(address, _get(address, "/v2"), 1 << 12)
     page = await _ask(address, _get(address, "/metrics"), 1 << 16)
-    is_http = health.startswith(b"HTTP/1.1 200")
+    is_http = metadata.startswith(b"HTTP/1.") and b"{" in metadata
     if not is_http and b"nv_inference" in page and page.startswith(b"HTTP/1.1 200"):
         port = "the gRPC port (8001)" if is_grpc else "the HTTP port (8000)"
         return f"this looks like the metrics port: use {port}"
