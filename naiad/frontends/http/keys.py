@@ -15,8 +15,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from naiad.errors import NaiadError, internal, invalid_arg, unsupported
-from naiad.frontends.http.response import respond_error
+from naiad.errors import invalid_arg, unsupported
+from naiad.frontends.http.response import respond_when_done
 from naiad.frontends.http.routes import Entry, Names, simple
 from naiad.keys import key_change
 from naiad.keys.api_class import DEFAULT_SCOPES, KEYS
@@ -223,24 +223,12 @@ class KeyRoutes:
         return _shown(key_change.find(document, changed[0]))
 
     def _run(self, exchange: Exchange, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(_respond(exchange, work))
+        def respond(document: Any) -> None:
+            exchange.respond(200, _PRIVATE, msgspec.json.encode(document))
+
+        task = asyncio.get_running_loop().create_task(respond_when_done(exchange, work, respond))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _respond(exchange: Exchange, work: Coroutine[Any, Any, Any]) -> None:
-    try:
-        document = await work
-    except NaiadError as error:
-        respond_error(exchange, error)
-    except asyncio.CancelledError:
-        exchange.respond_error(503, "Server exiting")
-        raise
-    except Exception:
-        respond_error(exchange, internal("internal error"))
-        raise
-    else:
-        exchange.respond(200, _PRIVATE, msgspec.json.encode(document))
 
 
 def _read(exchange: Exchange, kind: type[BodyT]) -> BodyT:

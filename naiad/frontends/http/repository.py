@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from naiad.core.tensor import Buffer
-from naiad.errors import NaiadError, internal, invalid_arg, unsupported
+from naiad.errors import NaiadError, invalid_arg, unsupported
 from naiad.frontends.core import ModelControl
-from naiad.frontends.http.response import respond_error, respond_json
+from naiad.frontends.http.response import respond_error, respond_json, respond_when_done
 from naiad.frontends.http.routes import Names
 from naiad.frontends.side_thread import INLINE_PLAIN_BYTES, SideThread, client_error
 from naiad.frontends.visible import visible
@@ -81,24 +81,10 @@ class RepositoryRoutes:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(_respond_when_done(exchange, work))
+        responding = respond_when_done(exchange, work, lambda _: exchange.respond(200, JSON_TYPE))
+        task = asyncio.get_running_loop().create_task(responding)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _respond_when_done(exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
-    try:
-        await work
-    except NaiadError as error:
-        respond_error(exchange, error)
-    except asyncio.CancelledError:
-        exchange.respond_error(503, "Server exiting")
-        raise
-    except Exception:
-        respond_error(exchange, internal("internal error"))
-        raise
-    else:
-        exchange.respond(200, JSON_TYPE)
 
 
 def _refuse_repository(names: Names) -> None:

@@ -5,8 +5,12 @@ Triton's routes and OpenAI's have errors of different shapes.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
 from naiad.core.tensor import Buffer
-from naiad.errors import Code, NaiadError
+from naiad.errors import Code, NaiadError, internal
 from naiad.keys.account import LimitError
 from naiad.protocol.openai.error import OpenAiError, from_core
 from naiad.protocol.openai.error import encode_error as encode_openai_error
@@ -14,6 +18,7 @@ from naiad.protocol.v2.json_codec import encode_error
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 
+T = TypeVar("T")
 _AUTHENTICATE = b"WWW-Authenticate: Bearer\r\n"
 TEXT_TYPE = b"Content-Type: text/plain\r\n"
 
@@ -68,3 +73,21 @@ def error_headers(error: NaiadError | OpenAiError, content_type: bytes = JSON_TY
     if error.retry_after_s is None:
         return content_type
     return b"%bRetry-After: %d\r\n" % (content_type, error.retry_after_s)
+
+
+async def respond_when_done(
+    exchange: Exchange, work: Coroutine[Any, Any, T], respond: Callable[[T], None]
+) -> None:
+    """Calls `respond` with the result of the work, or responds with its error."""
+    try:
+        result = await work
+    except NaiadError as error:
+        respond_error(exchange, error)
+    except asyncio.CancelledError:
+        exchange.respond_error(503, "Server exiting")
+        raise
+    except Exception:
+        respond_error(exchange, internal("internal error"))
+        raise
+    else:
+        respond(result)
