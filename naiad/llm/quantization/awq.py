@@ -12,9 +12,8 @@ from naiad.llm.checkpoint.source import TensorSource
 from naiad.llm.quantization.format import (
     check_group,
     check_scales,
-    check_shape,
     check_type,
-    get,
+    get_scales_and_zeros,
     without_middle,
 )
 from naiad.llm.quantization.matrix import MIDDLE, QuantizedMatrix, WeightKind
@@ -52,19 +51,7 @@ class AwqFormat:
         check_type(f"{module}.qweight", packed, torch.int32)
         num_inputs, num_outputs = packed.shape[0], packed.shape[1] * 8
         num_groups = num_inputs // check_group(module, num_inputs, self.group)
-        scales, zeros = (
-            get(source, names, f"{module}.scales"),
-            get(source, names, f"{module}.qzeros"),
-        )
-        check_shape(
-            f"{module}.scales",
-            scales,
-            (num_groups, num_outputs),
-            f"a row per group of {self.group} inputs",
-        )
-        check_shape(
-            f"{module}.qzeros", zeros, (num_groups, num_outputs // 8), "eight zero points in a word"
-        )
+        scales, zeros = get_scales_and_zeros(source, names, module, num_outputs, num_groups, 8)
         points = unpack(zeros, 4, 1, AWQ_ORDER).t().contiguous()
         return QuantizedMatrix(
             kind=WeightKind.INT4,

@@ -55,6 +55,27 @@ def check_group(module: str, num_inputs: int, group: int) -> int:
     return size
 
 
+def get_scales_and_zeros(
+    source: TensorSource,
+    names: set[str],
+    module: str,
+    num_outputs: int,
+    num_groups: int,
+    per_word: int,
+) -> tuple[Tensor, Tensor]:
+    """Returns `scales` and `qzeros` of a module as AutoAWQ and GPTQ store them: a row per group,
+    with `per_word` zero points in a word. Raises NaiadError if a shape is wrong."""
+    scales, zeros = get(source, names, f"{module}.scales"), get(source, names, f"{module}.qzeros")
+    check_shape(f"{module}.scales", scales, (num_groups, num_outputs), "a row per group of inputs")
+    check_shape(
+        f"{module}.qzeros",
+        zeros,
+        (num_groups, -(-num_outputs // per_word)),
+        f"{per_word} zero points in a word",
+    )
+    return scales, zeros
+
+
 def check_scales(name: str, scales: Tensor) -> Tensor:
     wide = scales.float()
     if not bool(torch.isfinite(wide).all()):

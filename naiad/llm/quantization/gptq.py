@@ -20,7 +20,7 @@ from naiad.llm.quantization.format import (
     check_scales,
     check_shape,
     check_type,
-    get,
+    get_scales_and_zeros,
     without_middle,
 )
 from naiad.llm.quantization.matrix import MIDDLE, QuantizedMatrix, WeightKind
@@ -57,21 +57,8 @@ class GptqFormat:
         per_word, kind = 32 // self.bits, KINDS[self.bits]
         num_inputs, num_outputs = packed.shape[0] * per_word, packed.shape[1]
         num_groups = num_inputs // check_group(module, num_inputs, self.group)
-        scales, zeros = (
-            get(source, names, f"{module}.scales"),
-            get(source, names, f"{module}.qzeros"),
-        )
-        check_shape(
-            f"{module}.scales",
-            scales,
-            (num_groups, num_outputs),
-            f"a row per group of {self.group} inputs",
-        )
-        check_shape(
-            f"{module}.qzeros",
-            zeros,
-            (num_groups, -(-num_outputs // per_word)),
-            f"{per_word} zero points in a word",
+        scales, zeros = get_scales_and_zeros(
+            source, names, module, num_outputs, num_groups, per_word
         )
         points = unpack(zeros, self.bits, 1)[:, :num_outputs].to(torch.int16) + self.offset
         known = without_middle(points, MIDDLE[kind])
