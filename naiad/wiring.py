@@ -18,12 +18,9 @@ from naiad.core.clock import Clock, LoopClock
 from naiad.core.install_advice import install_command
 from naiad.core.installed_backends import installed_backends
 from naiad.core.job import Job
-from naiad.core.machine_memory import machine_memory_bytes
 from naiad.core.memory_budget import MemoryBudget
 from naiad.core.model_spec import ServerMetadata
-from naiad.core.process_secrets import hide_arguments, hide_variables
 from naiad.core.response import ResponseStream
-from naiad.core.worker_environment import is_secret, worker_environment
 from naiad.errors import Code, internal, unsupported
 from naiad.frontends.http.options import HttpOptions, Restriction
 from naiad.inference import InferenceCore
@@ -43,6 +40,9 @@ from naiad.keys.key_table import KeyTable
 from naiad.keys.key_watch import KeyWatch
 from naiad.keys.keys import Keys
 from naiad.keys.usage_file import UsageFile, usage_path
+from naiad.machine.memory import machine_memory_bytes
+from naiad.machine.process_secrets import hide_arguments, hide_variables
+from naiad.machine.worker_environment import is_secret, worker_environment
 from naiad.metrics.cache_metrics import CacheReading
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.key_metrics import KeyCounts, KeyReading

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from naiad.core.cpus import usable_cpus
 from naiad.core.datatype import BY_CONFIG_NAME
 from naiad.errors import invalid_arg
 from naiad.ipc.work import LoadArguments
+from naiad.machine.cpus import usable_cpus
 
 
 class Reshape(msgspec.Struct, frozen=True):

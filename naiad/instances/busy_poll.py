@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 
 from naiad.core.clock import Clock
-from naiad.core.cpus import quota_cpus
+from naiad.machine.cpus import quota_cpus
 
 MIN_LONE_REQUESTS = 4
 """How many requests in a row must have been alone in the server."""

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Iterable
 
-from naiad.core.process_tree import (
+from naiad.machine.process_tree import (
     adopt_orphans,
     children,
     is_reaped,

@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 
 import naiad
-from naiad.core.waiting_threads import sleeping_threads
 from naiad.errors import Code, NaiadError, internal
 from naiad.instances.channel import Channel
 from naiad.instances.orphans import MARK, Orphans
@@ -32,6 +31,7 @@ from naiad.ipc.messages import (
     TemplateReady,
 )
 from naiad.ipc.work import Confinement, LoadArguments
+from naiad.machine.waiting_threads import sleeping_threads
 from naiad.shm.arena import Arena
 from naiad.worker import bootstrap
 

@@ -16,9 +16,9 @@ BACKENDS = {
     "openvino": "naiad.backends.openvino.backend:OpenvinoBackend",
     "python": "naiad.backends.python.backend:PythonBackend",
     "pytorch": "naiad.backends.torch.backend:PytorchBackend",
-    "tensorrtllm": "naiad.backends.llm.tensorrtllm:TensorrtllmBackend",
+    "tensorrtllm": "naiad.backends.llm.tensorrtllm.backend:TensorrtllmBackend",
     "torch_aoti": "naiad.backends.torch.exported:PytorchBackend",
-    "vllm": "naiad.backends.llm.vllm:VllmBackend",
+    "vllm": "naiad.backends.llm.vllm.backend:VllmBackend",
 }
 """The name of a backend -> module:class."""
 

@@ -26,13 +26,6 @@ import traceback
 
 import msgspec
 
-from naiad.core.process_tree import (
-    adopt_orphans,
-    children,
-    die_with_parent,
-    end_children,
-    kill_with_group,
-)
 from naiad.ipc.framing import Link
 from naiad.ipc.messages import (
     Exited,
@@ -46,6 +39,13 @@ from naiad.ipc.messages import (
     ToTemplate,
 )
 from naiad.ipc.work import Confinement, LoadArguments
+from naiad.machine.process_tree import (
+    adopt_orphans,
+    children,
+    die_with_parent,
+    end_children,
+    kill_with_group,
+)
 from naiad.shm.arena import Arena
 from naiad.worker import worker
 from naiad.worker.channel import ANCILLARY_BYTES, READ_BYTES, descriptors

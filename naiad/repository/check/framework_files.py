@@ -15,8 +15,8 @@ import msgspec
 from naiad.backends.llm.checkpoint import find_local
 from naiad.backends.llm.checkpoint_kind import is_original, readable_checkpoint
 from naiad.backends.llm.options import LlmOptions, read_options
-from naiad.backends.llm.tensorrtllm_parameters import read_parameters
-from naiad.backends.llm.vllm_arguments import ENGINE_FILE, read_arguments
+from naiad.backends.llm.tensorrtllm.parameters import read_parameters
+from naiad.backends.llm.vllm.arguments import ENGINE_FILE, read_arguments
 from naiad.backends.served_config import ServedConfig
 from naiad.backends.torch.archive import UNSAFE_ALLOW_PICKLE, FileKind, file_kind
 from naiad.core.install_advice import install_command

@@ -13,8 +13,8 @@ pytest.importorskip("jinja2", reason="the extra openvino-llm brings it")
 
 MODULES = [
     "naiad.backends.llm.backend",
-    "naiad.backends.llm.vllm",
-    "naiad.backends.llm.tensorrtllm",
+    "naiad.backends.llm.vllm.backend",
+    "naiad.backends.llm.tensorrtllm.backend",
     "naiad.llm.openvino.checkpoint",
 ]
 ENGINE = "naiad.llm.openvino.engine"

@@ -11,8 +11,8 @@ import pytest
 
 from naiad.backends.llm.checkpoint import cache_dir, find_checkpoint
 from naiad.backends.llm.options import LlmOptions, read_options
-from naiad.backends.llm.tensorrtllm_parameters import read_parameters
-from naiad.backends.llm.vllm_arguments import read_arguments
+from naiad.backends.llm.tensorrtllm.parameters import read_parameters
+from naiad.backends.llm.vllm.arguments import read_arguments
 from naiad.backends.served_config import Parameter, ServedConfig
 from naiad.errors import NaiadError
 from naiad.ipc.work import LoadArguments

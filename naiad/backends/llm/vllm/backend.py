@@ -27,8 +27,8 @@ from naiad.backends.llm.tensors import (
     tensor,
     text_tensor,
 )
-from naiad.backends.llm.vllm_arguments import ENGINE_FILE, LORA_FILE, read_arguments
-from naiad.backends.llm.vllm_sampling import read_vllm_sampling
+from naiad.backends.llm.vllm.arguments import ENGINE_FILE, LORA_FILE, read_arguments
+from naiad.backends.llm.vllm.sampling import read_vllm_sampling
 from naiad.backends.python.model_module import version_dir
 from naiad.core.tensor import Tensor
 from naiad.errors import invalid_arg

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from naiad.core.worker_environment import worker_environment
+from naiad.machine.worker_environment import worker_environment
 
 ENVIRON = {
     "PATH": "/bin",

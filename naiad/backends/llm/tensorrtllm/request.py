@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from naiad.backends.llm.model import OpenModel
-from naiad.backends.llm.tensorrtllm_tensors import UNUSABLE_FLAGS, UNUSABLE_INPUTS, UNUSABLE_VALUES
+from naiad.backends.llm.tensorrtllm.tensors import UNUSABLE_FLAGS, UNUSABLE_INPUTS, UNUSABLE_VALUES
 from naiad.backends.llm.tensors import Inputs
 from naiad.errors import invalid_arg
 from naiad.ipc.generation_call import GrammarCall

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from naiad.core.waiting_threads import sleeping_threads
+from naiad.machine.waiting_threads import sleeping_threads
 
 
 def test_threads_sleep_by_default() -> None:

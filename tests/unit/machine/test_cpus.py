@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.core import cpus
+from naiad.machine import cpus
 
 
 @pytest.fixture

@@ -14,15 +14,15 @@ from naiad.backends.backend import Backend, Runtime
 from naiad.backends.llm.host import error_response
 from naiad.backends.llm.prompt import Prompt
 from naiad.backends.llm.service import Generation, LlmService
-from naiad.backends.llm.tensorrtllm_parameters import read_parameters
-from naiad.backends.llm.tensorrtllm_request import (
+from naiad.backends.llm.tensorrtllm.parameters import read_parameters
+from naiad.backends.llm.tensorrtllm.request import (
     grammar_call,
     read_prompt,
     read_request_sampling,
     reject_unusable,
 )
-from naiad.backends.llm.tensorrtllm_response import TensorrtllmFormat
-from naiad.backends.llm.tensorrtllm_tensors import INPUTS, OUTPUTS
+from naiad.backends.llm.tensorrtllm.response import TensorrtllmFormat
+from naiad.backends.llm.tensorrtllm.tensors import INPUTS, OUTPUTS
 from naiad.backends.llm.tensors import Inputs, complete, is_decoupled
 from naiad.backends.served_config import read_config
 from naiad.errors import invalid_arg

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.core.machine_memory import machine_memory_bytes
+from naiad.machine.memory import machine_memory_bytes
 
 
 def write(root: Path, path: str, text: str) -> None:
