@@ -226,6 +226,7 @@ def load_options(settings: Settings) -> LoadOptions:
         backend_directory=directory if directory.is_dir() else None,
         execution_timeout_s=settings.default_execution_timeout_secs,
         max_queue_size=settings.max_queue_size,
+        max_queue_wait_s=settings.max_queue_wait_secs if settings.max_queue_size else 0.0,
         load_timeout_s=settings.model_load_timeout_secs,
         restarts=RestartPolicy(
             max_restarts=settings.worker_max_restarts,

@@ -37,9 +37,11 @@ def build_scheduler(
     model_dir: Path,
     start_delay: StartDelay = NO_DELAY,
     max_queue_size: int = 0,
+    max_queue_wait_s: float = 0.0,
 ) -> Scheduler:
     """Raises NaiadError, for example when a file of initial state is missing. `max_queue_size` is
-    the limit of queues for which the config sets none; 0 means unlimited."""
+    the limit of queues for which the config sets none, and `max_queue_wait_s` that of queues
+    without a policy in the config; 0 means unlimited."""
     # Every request of a model with a response cache must be looked up there first.
     may_lend = not config.response_cache.enable
     match config.WhichOneof("scheduling_choice"):
@@ -54,6 +56,9 @@ def build_scheduler(
             )
         case "dynamic_batching":
             batching = config.dynamic_batching
+            has_policy = batching.HasField("default_queue_policy") or bool(
+                batching.priority_queue_policy
+            )
             return DynamicScheduler(
                 instances,
                 _batch_rule(config),
@@ -67,6 +72,7 @@ def build_scheduler(
                     for level, policy in batching.priority_queue_policy.items()
                 },
                 max_queue_size=max_queue_size,
+                max_queue_wait_s=0.0 if has_policy else max_queue_wait_s,
                 preserve_ordering=batching.preserve_ordering,
                 may_lend=may_lend,
                 start_count=start_delay.num_queued,
@@ -79,6 +85,7 @@ def build_scheduler(
                 clock,
                 statistics,
                 max_queue_size=max_queue_size,
+                max_queue_wait_s=max_queue_wait_s,
                 may_lend=may_lend,
             )
 

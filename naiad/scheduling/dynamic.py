@@ -3,9 +3,9 @@
 In:  jobs, from InferenceCore, on the event loop.
 Out: lists of jobs for Instance.execute.
 Rule: only batch_rule.py decides *when* a batch closes, only batch_growth.py whether it waits for
-      requests that are about to arrive, only queue.py the *order*. This file carries it out. A
-      model without a scheduler in its config gets the same scheduler with a rule that never merges
-      requests.
+      requests that are about to arrive, only queue.py the *order*, only wait_limit.py how many
+      may wait without a policy. This file carries it out. A model without a scheduler in its
+      config gets the same scheduler with a rule that never merges requests.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.ordering import Ordering
 from naiad.scheduling.queue import JobQueue, QueuePolicy
 from naiad.scheduling.scheduler import Resizable, outage_error, stopping_error
+from naiad.scheduling.wait_limit import WaitLimit
 
 
 class DynamicScheduler:
@@ -39,13 +40,15 @@ class DynamicScheduler:
         default_priority_level: int = 0,
         priority_queue_policy: dict[int, QueuePolicy] | None = None,
         max_queue_size: int = 0,
+        max_queue_wait_s: float = 0.0,
         preserve_ordering: bool = False,
         may_lend: bool = False,
         start_count: int = 0,
     ) -> None:
-        """`max_queue_size` is the limit where no policy sets one; 0 means unlimited. `may_lend`:
-        calls of a model may bypass the scheduler and go to an instance that nobody else waits
-        for. `start_count`: no batch is sent before this many requests wait
+        """`max_queue_size` is the limit where no policy sets one; 0 means unlimited.
+        `max_queue_wait_s` limits the queue by time (naiad.scheduling.wait_limit); 0 means
+        unlimited. `may_lend`: calls of a model may bypass the scheduler and go to an instance
+        that nobody else waits for. `start_count`: no batch is sent before this many requests wait
         (naiad.scheduling.start_delay)."""
         self._instances = list(instances)
         self._start_count = start_count
@@ -75,6 +78,10 @@ class DynamicScheduler:
             priority_queue_policy,
             max_queue_size,
         )
+        self._wait_limit = WaitLimit(max_queue_wait_s) if max_queue_wait_s else None
+        self._busy_since_ns = 0
+        """When the last batch left the queue and further jobs had to wait for a free instance; 0
+        while none waits. Only set where there is a `_wait_limit`."""
         self._ordering = Ordering() if preserve_ordering else None
         self._is_dispatch_due = False
         self._growth = BatchGrowth(self._queue, clock, rule.max_batch_size)
@@ -97,6 +104,8 @@ class DynamicScheduler:
         stream = job.stream
         job.queue_start_ns = self._clock.now_ns()
         try:
+            if self._busy_since_ns and job.caller is None:
+                self._check_wait(job)
             self._queue.push(job)
         except NaiadError as error:
             self._statistics.record_failure(job.start_ns, job.queue_start_ns, "REJECTED")
@@ -124,6 +133,17 @@ class DynamicScheduler:
             self._queue.push(job, is_admitted=True)
         self._statistics.pending_request_count += len(jobs)
         self._dispatch_soon()
+
+    def _check_wait(self, job: Job) -> None:
+        """Raises NaiadError when the job would wait too long. Calls of a model are not refused:
+        the request that led to them has been admitted."""
+        assert self._wait_limit is not None
+        num_running = sum(instance.inflight for instance in self._instances)
+        limit = self._wait_limit.max_waiting(num_running)
+        if limit is None or len(self._queue) < limit or self._queue.has_room(job, limit):
+            return
+        if self._free_instance() is None:
+            raise self._wait_limit.refuse(len(self._queue))
 
     def inflight(self) -> int:
         return len(self._queue) + sum(
@@ -198,13 +218,32 @@ class DynamicScheduler:
         while self._queue and (instance := self._free_instance()) is not None:
             batch = self._next_batch()
             if not batch:
+                self._busy_since_ns = 0
                 return
+            if self._busy_since_ns:
+                self._measure(len(batch))
             self._statistics.pending_request_count -= len(batch)
             self._growth.on_batch_sent(len(batch))
             instance.execute(batch)
-        if self._may_lend and self._queue:
-            for instance in self._instances:
-                instance.loan.recall(is_wanted=True)
+        if self._queue:
+            if self._wait_limit is not None and not self._busy_since_ns:
+                self._busy_since_ns = self._clock.now_ns()
+            if self._may_lend:
+                for instance in self._instances:
+                    instance.loan.recall(is_wanted=True)
+
+    def _measure(self, num_jobs: int) -> None:
+        assert self._wait_limit is not None
+        now_ns = self._clock.now_ns()
+        self._wait_limit.on_batch(num_jobs, now_ns - self._busy_since_ns)
+        self._busy_since_ns = now_ns
+        if not self._queue:
+            self._on_nothing_waits()
+
+    def _on_nothing_waits(self) -> None:
+        self._busy_since_ns = 0
+        if self._wait_limit is not None:
+            self._wait_limit.on_empty()
 
     def _starts_now(self) -> bool:
         """Ends the delay of the start when enough requests wait. A scheduler that stops executes
@@ -265,6 +304,7 @@ class DynamicScheduler:
             self._stopped.set_result(None)
 
     def on_state_change(self, instance: Executor) -> None:
+        self._busy_since_ns = 0  # the time of a restart says nothing about the model
         self._fail_waiting_if_broken()
         self.on_idle(instance)
 
@@ -275,6 +315,8 @@ class DynamicScheduler:
             self._queue.remove_all(outage_error(self._instances[0].outage))
 
     def _refuse(self, job: Job, error: NaiadError) -> None:
+        if not self._queue:
+            self._on_nothing_waits()
         self._statistics.pending_request_count -= 1
         self._statistics.record_failure(
             job.start_ns, self._clock.now_ns(), failure_reason(error.code, is_from_backend=False)

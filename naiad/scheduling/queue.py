@@ -158,6 +158,14 @@ class JobQueue:
             if timeout_us:
                 self._expire_at(job.queue_start_ns + timeout_us * 1000, level, job)
 
+    def has_room(self, job: Job, limit: int) -> bool:
+        """Whether fewer than `limit` jobs would be served before this one, or fewer of its API key
+        than its part of the limit."""
+        priority = job.request.priority
+        number = priority if 1 <= priority <= len(self._levels) else self._default_level
+        limit -= sum(level.size for level in self._levels[: number - 1])
+        return limit > 0 and self._levels[number - 1].has_room(job, limit)
+
     def first(self) -> Job | None:
         for level in self._levels:
             for queue in (level.waiting, level.delayed):

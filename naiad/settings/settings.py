@@ -258,11 +258,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         WORKERS(
             "Maximum number of requests that wait for a model, for each priority level, unless the "
             "model's config sets max_queue_size. Further requests are refused at once, with 503 "
-            "and Retry-After. 0 means no limit, as in Triton.",
+            "and Retry-After. 0 means no limit, as in Triton, and no limit by time either.",
             parse=count,
             is_extension=True,
         ),
     ] = 1024
+    max_queue_wait_secs: Annotated[
+        float,
+        WORKERS(
+            "Maximum time that requests may be expected to wait for a model, in seconds, by the "
+            "measured rate at which it serves, unless the model's config has a queue policy. "
+            "Further requests are refused at once, with 503 and Retry-After; until the queue has "
+            "been empty, requests then wait for at most a twentieth of this time. 32 requests may "
+            "always wait for each one that is executed. 0 means no limit.",
+            parse=seconds,
+            is_extension=True,
+        ),
+    ] = 2.0
     default_execution_timeout_secs: Annotated[
         float,
         WORKERS(

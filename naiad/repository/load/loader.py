@@ -73,6 +73,8 @@ class LoadOptions(msgspec.Struct, frozen=True):
     gpu_limits: GpuLimits = GpuLimits()
     max_queue_size: int = 0
     """The limit of queues for which the config sets none; 0 means unlimited."""
+    max_queue_wait_s: float = 0.0
+    """The limit of queues for which the config has no policy; 0 means unlimited."""
     environments: PythonEnvironments | None = None
     """None: every model runs on the server's own interpreter."""
     start_delay: StartDelay = NO_DELAY
@@ -209,6 +211,7 @@ class Loader:
                 model_dir,
                 self._options.start_delay,
                 self._options.max_queue_size,
+                self._options.max_queue_wait_s,
             )
             process = configured.process if configured is not None else None
             await _all_or_none(

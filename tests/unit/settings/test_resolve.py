@@ -50,6 +50,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "enable-peer-access": ("false", False),
     "worker-max-restarts": ("0", 0),
     "max-queue-size": ("0", 0),
+    "max-queue-wait-secs": ("0.5", 0.5),
     "worker-restart-window-secs": ("10", 10.0),
     "default-execution-timeout-secs": ("1.5", 1.5),
     "model-load-timeout-secs": ("30", 30.0),
