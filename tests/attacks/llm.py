@@ -37,6 +37,14 @@ def _generate(server: Endpoints, **fields: Any) -> None:
     refused(server, "/v1/completions", {"model": MODEL, "prompt": "a", **fields})
 
 
+def warm_up(server: Endpoints) -> None:
+    """Starts the processes that read templates and grammars: they start when they are needed."""
+    for model in (MODEL, "trusting"):
+        body = {"model": model, "messages": _USER, "max_tokens": 1, "guided_regex": "a"}
+        status, data = server.post("/v1/chat/completions", body)
+        assert status == 200, data[:300]
+
+
 def request_templates(server: Endpoints) -> None:
     """The model does not trust requests, so none of them is even read."""
     for template in _TEMPLATES:

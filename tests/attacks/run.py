@@ -4,24 +4,30 @@
 prints their names. Each attack gets a server of its own. An attack fails when a probe was later
 than MAX_PROBE_S, when the memory of the server rose above the attack's budget, when a process or a
 descriptor is left, when the server has died, or when the attack itself reports an error. On a busy
-machine give --max-probe-ms, because the limit holds for an idle one.
+machine give --max-probe-ms, because the limit holds for an idle one; the time that the event loop
+was busy does not depend on other processes. Attacks on language models need PyTorch in this
+interpreter, and are skipped without it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import importlib.util
 import json
 import pkgutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import tests.attacks
+from tests.attacks import llm
 from tests.attacks.attack import ATTACKS, MIB, Attack
 from tests.attacks.memory import FLAGS as MEMORY_FLAGS
 from tests.attacks.memory import MAX_GROWTH_BYTES, MEMORY
@@ -29,10 +35,13 @@ from tests.attacks.probe import Reading
 from tests.attacks.slow import FLAGS as SLOW_FLAGS
 from tests.attacks.slow import SLOW
 from tests.attacks.target import Target
-from tests.server.harness import Server, naiad
+from tests.server.harness import Endpoints, naiad
+from tests.server.llm_checkpoint import parameter, write_checkpoint, write_model
+from tests.server.llm_repository import SMALL
 
 MAX_PROBE_S = 0.25
 _SETTLE_S = 10.0
+_LLM = "llm"
 _REPOSITORIES = Path(__file__).parents[1] / "repositories"
 _OWN_MODULES = {"attack", "probe", "run", "target"}
 
@@ -74,16 +83,44 @@ def import_attacks() -> None:
         ATTACKS[name] = Attack(
             name, partial(_attack_server, function), MAX_GROWTH_BYTES, MEMORY_FLAGS
         )
+    for llm_attack in (*llm.ATTACKS, *llm.TRUSTING):
+        name = f"llm-{llm_attack.__name__.replace('_', '-')}"
+        ATTACKS[name] = Attack(
+            name, partial(_attack_server, llm_attack), 256 * MIB, repository=_LLM
+        )
 
 
-def _attack_server(function: Callable[[Server], None], target: Target) -> None:
+@contextlib.contextmanager
+def _repositories(name: str) -> Iterator[list[str]]:
+    """The repositories to serve. One with language models is written when it is needed."""
+    if name != _LLM:
+        yield [str(_REPOSITORIES / name)]
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = write_checkpoint(Path(folder) / "checkpoint", max_positions=4096)
+        config = 'backend: "llm"\n' + parameter("checkpoint", checkpoint)
+        config += "".join(parameter(key, value) for key, value in SMALL.items())
+        models = Path(folder) / "models"
+        write_model(models, llm.MODEL, config)
+        write_model(models, "trusting", config + parameter("trust_request_chat_template", "true"))
+        yield [str(_REPOSITORIES / "main"), str(models)]
+
+
+def _can_run(attack: Attack) -> bool:
+    return attack.repository != _LLM or importlib.util.find_spec("torch") is not None
+
+
+def _attack_server(function: Callable[[Endpoints], None], target: Target) -> None:
     """Runs an attack that needs nothing but the addresses of the server."""
     function(target.server)
 
 
 def run_attack(attack: Attack, max_probe_s: float = MAX_PROBE_S) -> Result:
     result = Result(attack.name)
-    with naiad([str(_REPOSITORIES / attack.repository)], attack.flags) as server:
+    with (
+        _repositories(attack.repository) as repositories,
+        naiad(repositories, attack.flags) as server,
+    ):
         target = Target(server)
         prober = subprocess.Popen(
             [sys.executable, "-m", "tests.attacks.probe", str(server.http_port)],
@@ -93,6 +130,8 @@ def run_attack(attack: Attack, max_probe_s: float = MAX_PROBE_S) -> Result:
         )
         assert prober.stdout is not None
         assert prober.stdout.readline().strip() == "ready", "the probes were not served"
+        if attack.repository == _LLM:
+            llm.warm_up(server)
         processes, descriptors = target.processes(), target.num_descriptors()
         memory_bytes = target.status_bytes("VmRSS")
         target.reset_peak()
@@ -121,8 +160,9 @@ def _leftovers(target: Target, processes: set[int], descriptors: int) -> list[st
     end_s = time.monotonic() + _SETTLE_S
     while True:
         left = []
-        if more := target.processes() - processes:
-            left.append(f"{len(more)} processes")
+        # A process that exceeds its limits is replaced by another one.
+        if (more := len(target.processes()) - len(processes)) > 0:
+            left.append(f"{more} processes")
         if (count := target.num_descriptors() - descriptors) > 0:
             left.append(f"{count} descriptors")
         if not left or time.monotonic() > end_s:
@@ -161,6 +201,9 @@ def main() -> int:
         parser.error(f"unknown attacks: {', '.join(unknown)}; --list prints all")
     results = []
     for name in arguments.names or ATTACKS:
+        if not _can_run(ATTACKS[name]):
+            print(f"skip {name:34s} needs PyTorch", flush=True)
+            continue
         results.append(run_attack(ATTACKS[name], arguments.max_probe_ms / 1000))
         print(results[-1].row(), flush=True)
         for failure in results[-1].failures:

@@ -22,6 +22,7 @@ from naiad.transport.grpc.protocol import GrpcProtocol
 from naiad.transport.grpc.status import Status
 from naiad.transport.http2.limits import KIB, Http2Counters
 from naiad.transport.sweep import Sweep
+from naiad.transport.turn import Turn
 
 STOP_RECEIVE_S = 1.0
 """Time at shutdown for requests of which a part has arrived."""
@@ -59,6 +60,7 @@ class GrpcEndpoint:
         self.loop: asyncio.AbstractEventLoop
         # Shared by all connections: each read is handled before the next one begins.
         self.read_view = memoryview(bytearray(_READ_BYTES))
+        self.turn = Turn(lambda: self.clock_ns() / 1e9)
         self._sweep = Sweep(self.connections, self._check)
         self._all_closed: asyncio.Event | None = None
 

@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     from naiad.transport.grpc.endpoint import GrpcEndpoint
 
 _read_length = struct.Struct(">I").unpack_from
+_LONG_READ_BYTES: Final = 8 * KIB
+"""The fast path handles a longer read only while there is time in this turn of the event loop."""
+_FIRST_PIECE_BYTES: Final = 4 * KIB
+"""A read is handled in pieces, each twice as long as the one before: the shortest requests need a
+few ms for this many bytes."""
 _JOIN_BYTES: Final = 64 * KIB
 _WRITE_HIGH_BYTES: Final = 4 * MIB
 _DRAIN_PING: Final = b"draining"
@@ -74,6 +79,8 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self._read_view = endpoint.read_view
         self._max_frame_message_bytes = endpoint.options.max_message_bytes + PREFIX_BYTES
+        self._deferred = b""
+        """Bytes that are handled in a later turn of the event loop. Reading is paused meanwhile."""
         self._is_direct = False
         self._is_receiving = False
         self._is_flush_due = False
@@ -124,14 +131,47 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             else:
                 view = self._read_view
                 fast_path = self._fast_path
-                consumed = 0 if fast_path is None else fast_path.consume(view, nbytes)
+                consumed = 0
+                if fast_path is not None and (
+                    nbytes < _LONG_READ_BYTES or not self.endpoint.turn.is_over(self.loop)
+                ):
+                    consumed = fast_path.consume(view, nbytes)
                 if consumed < nbytes:
                     self._read_view = self.endpoint.read_view
-                    self._handle(connection.receive(bytes(view[consumed:nbytes])))
+                    self._receive(bytes(view[consumed:nbytes]))
         finally:
             self._is_receiving = False
         if self.sender.out or self._is_drain_final:
             self.flush()
+
+    def _receive(self, data: bytes) -> None:
+        """Handles bytes on the full path, as far as there is time in this turn."""
+        endpoint = self.endpoint
+        offset, piece_bytes = 0, _FIRST_PIECE_BYTES
+        while offset < len(data):
+            if endpoint.turn.is_over(self.loop):
+                self._deferred = data[offset:]
+                self._transport.pause_reading()
+                endpoint.turn.wait(self._on_turn)
+                return
+            self._handle(self.connection.receive(data[offset : offset + piece_bytes]))
+            offset += piece_bytes
+            piece_bytes *= 2
+
+    def _on_turn(self) -> None:
+        data, self._deferred = self._deferred, b""
+        if self.connection.is_closed:
+            return
+        self._is_receiving = True
+        try:
+            fast_path = self._fast_path
+            consumed = 0 if fast_path is None else fast_path.consume(memoryview(data), len(data))
+            self._receive(data[consumed:])
+        finally:
+            self._is_receiving = False
+        self.flush()
+        if not self._deferred and not self.connection.is_closed:
+            self._transport.resume_reading()
 
     def _handle(self, events: list[Event]) -> None:
         for event in events:

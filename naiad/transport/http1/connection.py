@@ -49,6 +49,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         "_is_draining",
         "_is_parsing",
         "_is_reading_paused",
+        "_is_waiting",
         "_last_unsent_bytes",
         "_limits",
         "_pending",
@@ -91,6 +92,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._is_broken = False
         """The request could not be received, and the rest of it may still be on its way."""
         self._is_reading_paused = False
+        self._is_waiting = False
+        """`_pending` is parsed in a later turn of the event loop."""
         self._received_bytes = 0
         """Bytes of the request that is being received (at least 1), or of what is being drained; 0
         between requests."""
@@ -185,7 +188,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _parse(self, data: bytes) -> None:
         """Handles as many whole requests of `data` as may be under way at once; keeps the rest."""
         self._is_parsing = True
-        responses = self._responses
+        responses, endpoint = self._responses, self._endpoint
         start, size = 0, len(data)
         while start < size and not self._is_draining:
             if self._body is not None:
@@ -193,6 +196,9 @@ class Http1Connection(asyncio.BufferedProtocol):
                 continue
             if len(responses.exchanges) >= self._limits.max_pipelined or responses.is_paused:
                 self._hold(data[start:])
+                break
+            if endpoint.turn.is_over(endpoint.loop):
+                self._wait(data[start:])
                 break
             end = data.find(_HEAD_END, start)
             if end < 0:
@@ -408,6 +414,17 @@ class Http1Connection(asyncio.BufferedProtocol):
         if len(data) > self._limits.max_held_bytes and not self._is_reading_paused:
             self._is_reading_paused = True
             self._transport.pause_reading()
+
+    def _wait(self, data: bytes) -> None:
+        """Leaves the rest to a later turn, so that other connections are served."""
+        self._hold(data)
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._endpoint.turn.wait(self._on_turn)
+
+    def _on_turn(self) -> None:
+        self._is_waiting = False
+        self._resume()
 
     def _resume(self) -> None:
         """Continues with the requests that were held back."""

@@ -20,6 +20,7 @@ from naiad.transport.http1.head import Head, parse_head
 from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.http1.route import Router
 from naiad.transport.sweep import Sweep
+from naiad.transport.turn import Turn
 
 _SCRATCH_BYTES = 64 * 1024
 _MAX_CACHED_HEADS = 1024
@@ -61,7 +62,8 @@ class Http1Endpoint:
         """Deadlines that clients have passed, by cause."""
         self._router = router
         self._clock_s = clock_s
-        self._loop: asyncio.AbstractEventLoop
+        self.loop: asyncio.AbstractEventLoop
+        self.turn = Turn(clock_s)
         self._sweep = Sweep(self.connections, self._check)
         self._is_stopping = False
         self._all_closed: asyncio.Event | None = None
@@ -69,8 +71,8 @@ class Http1Endpoint:
     def protocol_factory(self) -> Http1Connection:
         """Meant for `loop.create_server`; must be called on the loop that serves."""
         if not self.connections:
-            self._loop = asyncio.get_running_loop()
-            self.flush_scheduler = FlushScheduler(self._loop)
+            self.loop = asyncio.get_running_loop()
+            self.flush_scheduler = FlushScheduler(self.loop)
             self.now_s = self._clock_s()
         return Http1Connection(self)
 
@@ -95,7 +97,7 @@ class Http1Endpoint:
         """Returns the reason why the connection is refused, or None when it is admitted."""
         self.connections.add(connection)
         self.num_connections += 1
-        self._sweep.start(self._loop)
+        self._sweep.start(self.loop)
         if self._is_stopping:
             return "the server is shutting down"
         return (
