@@ -62,6 +62,9 @@ class Engine:
         self._random = random.Random(settings.seed)
         self._sequences: dict[str, list[Sequence]] = {}
         self._in_flight: deque[LaunchedStep] = deque()
+        self._launch_ns: deque[int] = deque()
+        """When each step in flight was launched."""
+        self._done_ns = 0
         self._outputs: list[TokenOutput] = []
         self._num_submitted = 0
 
@@ -144,6 +147,7 @@ class Engine:
         )
 
     def _launch(self, plan: StepPlan) -> None:
+        launch_ns = self._clock_ns()
         try:
             launched = self.runner.launch(plan)
         except torch.OutOfMemoryError as error:
@@ -153,6 +157,7 @@ class Engine:
             self._fail_all(internal(f"a step of the model failed: {error}"))
             raise
         self._in_flight.append(launched)
+        self._launch_ns.append(launch_ns)
         self.statistics.num_steps += 1
         for sequence, failure in launched.failures:
             self._fail(sequence, failure)
@@ -160,11 +165,16 @@ class Engine:
     def _catch_up(self, depth: int) -> None:
         while len(self._in_flight) > depth:
             launched = self._in_flight.popleft()
+            # A step that was launched ahead begins when the one before it is done.
+            start_ns = max(self._launch_ns.popleft(), self._done_ns)
             try:
                 tokens = launched.wait()
             except Exception as error:  # the device reports what went wrong in a launch only here
                 self._fail_all(internal(f"a step of the model failed: {error}"))
                 raise
+            self._done_ns = self._clock_ns()
+            plan = launched.plan
+            self.scheduler.pace.on_step(plan.num_tokens - plan.num_single, self._done_ns - start_ns)
             self._postprocess(launched, tokens)
 
     def _postprocess(self, launched: LaunchedStep, tokens: list[int]) -> None:
@@ -280,6 +290,7 @@ class Engine:
 
     def _fail_all(self, error: NaiadError) -> None:
         self._in_flight.clear()
+        self._launch_ns.clear()
         self.scheduler.pool.forget_all()
         for sequences in list(self._sequences.values()):
             for sequence in sequences:

@@ -39,6 +39,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int | None = None
     """Tokens of one step; longer prompts are computed in chunks. None: 8192 on a GPU, 1024 on a
     CPU."""
+    max_token_delay_ms: float = 50.0
+    """While sequences generate, a step computes only as many tokens of other prompts as take about
+    this long, by the measured time per token, and at least 32. 0: no limit but
+    max_num_batched_tokens."""
     max_model_len: int | None = None
     """Prompt and output together. None: what the model was made for."""
     block_size: int = 16
@@ -106,6 +110,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise invalid_arg(f"{name} is {value}, expected at least 1")
+        if self.max_token_delay_ms < 0.0:
+            raise invalid_arg(
+                f"max_token_delay_ms is {self.max_token_delay_ms:g}, expected at least 0"
+            )
         for name in (
             "gpu_memory_utilization",
             "kv_cache_free_gpu_mem_fraction",

@@ -3,9 +3,10 @@ budget.
 
 There are no prefill and decode phases: a sequence that generates has one uncomputed token, a new
 one has its prompt, and a long prompt is cut where the budget ends. One-token rows come first and
-are never delayed by prompts. When blocks run out, the sequence that is served last releases all of
-its blocks and is computed again later. API keys take turns: a key that runs nothing gets the place
-of a sequence of the key that runs most.
+are never delayed by prompts: while there are any, only as many tokens of prompts are computed as
+fit the maximum delay (naiad.llm.prefill_pace). When blocks run out, the sequence that is served
+last releases all of its blocks and is computed again later. API keys take turns: a key that runs
+nothing gets the place of a sequence of the key that runs most.
 
 In:  sequences from Engine.submit. Out: a StepPlan for the runner.
 Rule: only this file moves a sequence between waiting and running, and only this file holds blocks
@@ -19,6 +20,7 @@ from bisect import insort
 import msgspec
 
 from naiad.llm.block_pool import BlockPool
+from naiad.llm.prefill_pace import PrefillPace
 from naiad.llm.request_shares import RequestShares
 from naiad.llm.sequence import NO_SLOT, Sequence, Status
 from naiad.llm.waiting_queue import WaitingQueue
@@ -54,8 +56,10 @@ class TokenScheduler:
         max_num_batched_tokens: int,
         enable_prefix_caching: bool = True,
         max_request_share: float = 1.0,
+        max_token_delay_ms: float = 0.0,
     ) -> None:
         self.pool = pool
+        self.pace = PrefillPace(max_token_delay_ms)
         self._shares: RequestShares[Sequence] = RequestShares(
             max(1, int(max_num_seqs * max_request_share))
         )
@@ -108,6 +112,8 @@ class TokenScheduler:
         self._make_way()
         num_preemptions = self.num_preemptions
         budget = self._plan_singles(singles, self.max_num_batched_tokens)
+        if singles:
+            budget = self.pace.max_tokens(budget)
         if len(singles) < len(self.running):
             budget = self._plan_prompts(singles, prompts, budget)
         if self.num_preemptions == num_preemptions:

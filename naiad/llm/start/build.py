@@ -197,6 +197,7 @@ def _assemble(
         num_tokens,
         settings.enable_prefix_caching,
         settings.max_request_share,
+        settings.max_token_delay_ms,
     )
     builder = SequenceBuilder(tokenizer, description.vocab_size, eos_token_ids, max_model_len)
     is_asynchronous = is_gpu if settings.is_asynchronous is None else settings.is_asynchronous

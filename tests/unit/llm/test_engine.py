@@ -21,6 +21,7 @@ from naiad.errors import Code, NaiadError
 from naiad.llm.engine import Engine
 from naiad.llm.generation import FinishReason, GenerationRequest
 from naiad.llm.parameters import SamplingParameters
+from naiad.llm.step.runner import LaunchedStep
 from tests.unit.llm import checkpoints, tokenizers_made
 from tests.unit.llm.engines import Gatherer, check_empty, request, run, small_engine
 
@@ -315,6 +316,41 @@ def test_a_grammar_that_raises_fails_its_request_only(engine: Engine) -> None:
     assert completions[("a", 0)].error is not None
     assert "no such rule" in completions[("a", 0)].error.message
     assert len(completions[("b", 0)].tokens) == 12
+
+
+@pytest.mark.parametrize("is_asynchronous", [False, True])
+def test_a_long_prompt_leaves_time_for_the_tokens_of_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, is_asynchronous: bool
+) -> None:
+    """The device needs 1 ms per token, so that 48 tokens of a prompt fit 50 ms."""
+    engine = small_engine(
+        folder,
+        max_num_batched_tokens=1024,
+        num_kv_blocks=600,
+        max_model_len=256,
+        is_asynchronous=is_asynchronous,
+    )
+    now_ns = 1
+    sizes: list[tuple[int, int]] = []
+    wait = LaunchedStep.wait
+
+    def wait_long(launched: LaunchedStep) -> list[int]:
+        nonlocal now_ns
+        now_ns += launched.plan.num_tokens * 1_000_000
+        sizes.append((launched.plan.num_single, launched.plan.num_tokens))
+        return wait(launched)
+
+    monkeypatch.setattr(LaunchedStep, "wait", wait_long)
+    engine._clock_ns = lambda: now_ns
+    engine.submit(request("short", [1] * 60, max_tokens=20, ignore_eos=True))
+    outputs = [*engine.step(), *engine.step()]  # an asynchronous engine measures one step later
+    engine.submit(request("long", [2] * 240, max_tokens=1, ignore_eos=True))
+    while engine.has_work:
+        outputs += engine.step()
+    mixed = [size for num_single, size in sizes if num_single and size > num_single]
+    assert len(mixed) >= 5
+    assert max(mixed) <= 50
+    assert sum(len(output.token_ids) for output in outputs if output.request_id == "short") == 20
 
 
 def test_out_of_memory_leads_to_smaller_steps(
