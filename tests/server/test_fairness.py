@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.server.gates import eventually
 from tests.server.harness import Server, naiad
 from tests.server.llm_checkpoint import parameter, write_checkpoint, write_model
+from tests.server.llm_client import metric
 from tests.server.test_keys import KeyCommand, bearer
 
 NUM_FLOOD = 32
@@ -69,7 +70,7 @@ def test_a_key_does_not_wait_behind_the_flood_of_another(
     _, flood, other = keys
     with ThreadPoolExecutor(NUM_FLOOD) as pool:
         flooding = [pool.submit(complete, server, flood, 300) for _ in range(NUM_FLOOD)]
-        time.sleep(0.3)
+        eventually(lambda: metric(server, "vllm:num_requests_waiting", "tiny") > 0, "many wait")
         for _ in range(3):
             complete(server, other, 2)
         num_done = sum(future.done() for future in flooding)

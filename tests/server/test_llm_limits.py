@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from tests.attacks import llm
+from tests.server.gates import eventually
 from tests.server.harness import Endpoints, Server
-from tests.server.llm_client import GREEDY, generate, worker_pid
+from tests.server.llm_client import GREEDY, generate, metric, worker_pid
 
 MIB = 1 << 20
 HUGE = (1 << 64) + 5
@@ -418,7 +419,7 @@ def test_a_large_request_leaves_room_for_others(server: Server) -> None:
     }
     large = threading.Thread(target=server.post, args=("/v1/completions", body))
     large.start()
-    time.sleep(0.5)
+    eventually(lambda: metric(server, "vllm:num_requests_running", "tiny") == 4, "four run")
     start_s = time.monotonic()
     assert generate(server, text_input="quick", max_tokens=2)
     seconds = time.monotonic() - start_s
