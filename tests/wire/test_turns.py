@@ -35,6 +35,21 @@ class TestGrpc:
         assert not rig.transport.is_paused
         await rig.close()
 
+    async def test_bytes_that_arrive_meanwhile_are_served_after_those_that_wait(self) -> None:
+        rig = Rig()
+        rig.endpoint.turn = hasty()
+        calls = []
+        for part in range(2):
+            calls += [rig.open("ServerLive", {"x": f"{part} {n}" + "y" * 3000}) for n in range(20)]
+            for call in calls[20 * part :]:
+                rig.send(call, b"", end=True)
+            rig.to_server()
+        for _ in range(50):
+            await asyncio.sleep(0)
+            rig.from_server()
+        assert [call.status for call in calls] == [0] * 40
+        await rig.close()
+
     async def test_requests_of_the_fast_path_wait_too(self) -> None:
         rig = Rig()
         message = add_sub().SerializeToString()

@@ -117,7 +117,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self.count_memory()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        sink = self.connection.receive_buffer() if self._incoming.frame_left else None
+        sink = None
+        if self._incoming.frame_left and not self._deferred:
+            sink = self.connection.receive_buffer()
         self._is_direct = sink is not None
         return self._read_view if sink is None else sink
 
@@ -132,8 +134,10 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 view = self._read_view
                 fast_path = self._fast_path
                 consumed = 0
-                if fast_path is not None and (
-                    nbytes < _LONG_READ_BYTES or not self.endpoint.turn.is_over(self.loop)
+                if (
+                    fast_path is not None
+                    and not self._deferred
+                    and (nbytes < _LONG_READ_BYTES or not self.endpoint.turn.is_over(self.loop))
                 ):
                     consumed = fast_path.consume(view, nbytes)
                 if consumed < nbytes:
@@ -148,6 +152,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         """Handles bytes on the full path, as far as there is time in this turn."""
         endpoint = self.endpoint
         offset, piece_bytes = 0, _FIRST_PIECE_BYTES
+        if self._deferred:  # the transport had read these bytes before it was paused
+            self._deferred += data
+            return
         while offset < len(data):
             if endpoint.turn.is_over(self.loop):
                 self._deferred = data[offset:]
