@@ -35,7 +35,7 @@ from tests.attacks.probe import Reading
 from tests.attacks.slow import FLAGS as SLOW_FLAGS
 from tests.attacks.slow import SLOW
 from tests.attacks.target import Target
-from tests.server.harness import Endpoints, naiad
+from tests.server.harness import Server, naiad
 from tests.server.llm_checkpoint import parameter, write_checkpoint, write_model
 from tests.server.llm_repository import SMALL
 
@@ -110,7 +110,7 @@ def _can_run(attack: Attack) -> bool:
     return attack.repository != _LLM or importlib.util.find_spec("torch") is not None
 
 
-def _attack_server(function: Callable[[Endpoints], None], target: Target) -> None:
+def _attack_server(function: Callable[[Server], None], target: Target) -> None:
     """Runs an attack that needs nothing but the addresses of the server."""
     function(target.server)
 

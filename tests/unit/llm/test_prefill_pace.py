@@ -75,12 +75,13 @@ class Device:
         self.num_made = 0
 
     def add(self, num_tokens: int) -> Sequence:
+        prompt = list(range(num_tokens))
         request = GenerationRequest(
             id=str(self.num_made),
-            prompt=list(range(num_tokens)),
+            prompt=prompt,
             parameters=SamplingParameters(max_tokens=100),
         )
-        sequence = Sequence(request, 0, request.prompt, num_tokens + 100, 0, self.num_made)
+        sequence = Sequence(request, 0, prompt, num_tokens + 100, 0, self.num_made)
         self.num_made += 1
         self.scheduler.add(sequence)
         return sequence
