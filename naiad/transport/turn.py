@@ -9,6 +9,7 @@ Rule: the fast path does not ask for short reads. The clock is read only for req
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -17,7 +18,7 @@ MAX_TURN_S: Final = 0.005
 
 
 class Turn:
-    def __init__(self, clock_s: Callable[[], float]) -> None:
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self._start_s = 0.0
         """When the first connection asked in this turn; 0 when none has."""

@@ -25,6 +25,7 @@ from naiad.transport.http2.event import (
 from naiad.transport.http2.hpack import encode_headers
 from naiad.transport.http2.limits import Http2Limits
 from naiad.transport.http2.stream import Stream
+from naiad.transport.turn import Turn
 from tests.fakes import FakeClock, FakeCore, FakeTransport
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -87,6 +88,7 @@ class Rig:
             self.endpoint = GrpcEndpoint(
                 methods, options, clock_ns=self.clock.now_ns, budget=self.core.budget
             )
+        self.endpoint.turn = Turn(lambda: 1.0)  # a turn that never ends
         self.client_limits = client_limits
         self.connect()
 

@@ -362,11 +362,11 @@ class TestGrpc:
         await rig.close()
 
     async def test_whole_messages_of_a_stream_are_refused_one_by_one(self) -> None:
-        rig = Rig(limit_bytes=100_000)
+        rig = Rig(limit_bytes=46_000)
         rig.core.keeps_requests = False
         stream = rig.open("ModelStreamInfer")
         for _ in range(10):
-            rig.send(stream, grpc_message("held", 2000))
+            rig.send(stream, grpc_message("held", 900))
             await rig.settle()
         num_held = len(rig.core.held)
         assert 5 <= num_held <= 6

@@ -60,7 +60,7 @@ class GrpcEndpoint:
         self.loop: asyncio.AbstractEventLoop
         # Shared by all connections: each read is handled before the next one begins.
         self.read_view = memoryview(bytearray(_READ_BYTES))
-        self.turn = Turn(lambda: self.clock_ns() / 1e9)
+        self.turn = Turn()
         self._sweep = Sweep(self.connections, self._check)
         self._all_closed: asyncio.Event | None = None
 

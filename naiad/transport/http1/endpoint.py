@@ -63,7 +63,7 @@ class Http1Endpoint:
         self._router = router
         self._clock_s = clock_s
         self.loop: asyncio.AbstractEventLoop
-        self.turn = Turn(clock_s)
+        self.turn = Turn()
         self._sweep = Sweep(self.connections, self._check)
         self._is_stopping = False
         self._all_closed: asyncio.Event | None = None

@@ -12,6 +12,7 @@ from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.http1.route import Route
+from naiad.transport.turn import Turn
 from tests.fakes import FakeClock, FakeTransport
 
 
@@ -26,6 +27,7 @@ class Rig:
         self.exchanges: list[Exchange] = []
         self.route = Route(handle or self.exchanges.append)
         self.endpoint = Http1Endpoint(self._route, limits or Http1Limits(), self._now_s)
+        self.endpoint.turn = Turn(lambda: 1.0)  # a turn that never ends
         self.connection, self.transport = self.connect()
 
     def _now_s(self) -> float:
