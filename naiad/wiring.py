@@ -213,6 +213,7 @@ def build_console(
             grpc_port=settings.grpc_port if settings.allow_grpc else 0,
             server_name=settings.id,
         ),
+        core.tracing,
     )
 
 

@@ -26,6 +26,7 @@ from naiad.console.live import Live, ServerState
 from naiad.console.log_tail import LogTail
 from naiad.console.model_reading import CounterValues, ModelReading, read_models
 from naiad.console.process_reading import read_process
+from naiad.console.traces import TraceRoutes
 from naiad.errors import Code, NaiadError, invalid_arg
 from naiad.frontends.http.response import respond_error
 from naiad.frontends.http.routes import Entry, Names, simple
@@ -35,6 +36,7 @@ from naiad.keys.guard import Guard, read_bytes
 from naiad.keys.secret import read_credential
 from naiad.keys.session import SESSION_S, cookie_name, read_session
 from naiad.repository.repository import Repository
+from naiad.trace.tracing import Tracing
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 
@@ -66,6 +68,8 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     key_id: str = ""
     key_name: str = ""
     scopes: list[str]
+    models: list[str]
+    """Patterns of the models that the key may use."""
     has_key_file: bool
     control_mode: str
     grpc_port: int
@@ -93,6 +97,7 @@ class Console:
         values: CounterValues,
         guard: Guard | None,
         options: ConsoleOptions,
+        tracing: Tracing,
     ) -> None:
         """`values` reads the counters that models export. `guard` is None where nobody needs an API
         key."""
@@ -104,6 +109,7 @@ class Console:
         self._started_s = time.time()
         self._history = History()
         self._log_tail = LogTail()
+        self._traces = TraceRoutes(tracing)
         self._tasks: set[asyncio.Task[None]] = set()
         self.live = Live(self._read, self._read_names, self._read_server)
         self.live.seed = self._seed
@@ -123,6 +129,7 @@ class Console:
             Entry("GET", f"{api}/history/(?P<model>[^/]+)", STATISTICS, simple(self._show_history)),
             Entry("GET", f"{api}/log", LOGGING, simple(self._show_log)),
             Entry("GET", f"{api}/usage", KEYS, simple(self._show_usage)),
+            *self._traces.entries(),
         ]
 
     # The life of the console.
@@ -191,6 +198,7 @@ class Console:
             key_id="" if identity is None else identity.key_id,
             key_name="" if identity is None else identity.name,
             scopes=list(SCOPES) if guard is None else sorted(identity.scopes) if identity else [],
+            models=["*"] if identity is None else list(identity.models),
             has_key_file=options.has_key_file,
             control_mode=options.control_mode,
             grpc_port=options.grpc_port,

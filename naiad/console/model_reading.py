@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from naiad.console.process_reading import ProcessReading, read_process
+from naiad.frontends.openai.models import find_embedding_spec
 from naiad.frontends.token_estimate import is_language
 from naiad.instances.instance import Instance
 from naiad.repository.entry import Entry
@@ -59,6 +60,8 @@ class ModelReading(msgspec.Struct, frozen=True, kw_only=True):
     platform: str = ""
     max_batch_size: int = 0
     is_language: bool = False
+    is_embedding: bool = False
+    """The model serves /v1/embeddings."""
     is_decoupled: bool = False
     inputs: list[str] = []
     outputs: list[str] = []
@@ -110,6 +113,7 @@ def _read_entry(entry: Entry, metrics: dict[str, dict[str, float]]) -> ModelRead
         platform=model.spec.platform or "ensemble",
         max_batch_size=model.spec.max_batch_size,
         is_language=is_language(model),
+        is_embedding=find_embedding_spec(model) is not None,
         is_decoupled=model.spec.is_decoupled,
         inputs=list(model.spec.inputs),
         outputs=list(model.spec.outputs),

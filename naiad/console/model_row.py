@@ -51,6 +51,7 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     platform: str
     max_batch_size: int
     is_language: bool
+    is_embedding: bool
     is_decoupled: bool
     inputs: list[str]
     outputs: list[str]
@@ -78,6 +79,7 @@ def build_row(new: ModelReading, old: ModelReading | None, seconds: float) -> Mo
         platform=new.platform,
         max_batch_size=new.max_batch_size,
         is_language=new.is_language,
+        is_embedding=new.is_embedding,
         is_decoupled=new.is_decoupled,
         inputs=new.inputs,
         outputs=new.outputs,

@@ -19,6 +19,7 @@ from naiad.frontends.core import Inference
 from naiad.frontends.token_estimate import estimate_tokens, is_language
 from naiad.keys.account import Admission
 from naiad.keys.guard import unknown_model
+from naiad.trace.recent_traces import HEADER as TRACE_HEADER
 from naiad.trace.tracing import Tracing
 from naiad.trace.w3c import read_parent
 
@@ -110,8 +111,12 @@ def _authorize(
 def start_trace(tracing: Tracing, request: InferRequest, origin: Origin) -> TraceGroup | None:
     """None when the request is not sampled."""
     now_ns = monotonic_ns()
-    parent = read_parent(origin.header) if tracing.is_otel else None
-    group = tracing.sample(request.model_name, parent)
+    group = None
+    if tracing.recent.is_on:
+        group = tracing.sample_recent(origin.header(TRACE_HEADER))
+    if group is None:
+        parent = read_parent(origin.header) if tracing.is_otel else None
+        group = tracing.sample(request.model_name, parent)
     if group is not None:
         name = _RECEIVE[origin.trace_name]
         group.stamp(f"{name}_START", origin.receive_start_ns or now_ns)

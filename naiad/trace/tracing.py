@@ -1,7 +1,8 @@
 """Decides which requests are traced, and sends finished traces to a sink.
 
 In:  TraceOptions, and the changes of the trace extension, for the server and for single models.
-Out: a TraceGroup for each sampled request. The sink is the trace file or OpenTelemetry.
+Out: a TraceGroup for each sampled request. The sink is the trace file or OpenTelemetry; traces that
+     people ask for stay in memory (`recent`).
 Rule: `is_on` is False if tracing is off everywhere. Reading that attribute is the only cost for a
       request then.
 """
@@ -15,7 +16,8 @@ from typing import Protocol
 import msgspec
 
 from naiad import log
-from naiad.core.trace import RemoteParent, TraceGroup, new_span_id, new_trace_id
+from naiad.core.trace import TIMESTAMPS, RemoteParent, TraceGroup, new_span_id, new_trace_id
+from naiad.trace.recent_traces import RecentTraces
 from naiad.trace.trace_file import TraceFile
 from naiad.trace.trace_options import OPENTELEMETRY, TraceOptions
 from naiad.trace.trace_setting import (
@@ -51,12 +53,16 @@ class Tracing:
         if start.fault:  # Triton starts without a warning
             log.warning(f"no request will be traced: {start.fault}")
         self._active = {ALL_MODELS: start}
-        self._update_is_on()
+        self.recent = RecentTraces()
+        self._is_closed = False
+        self.update_is_on()
 
     # Requests.
 
     def sample(self, model_name: str, parent: RemoteParent | None = None) -> TraceGroup | None:
         """Returns None if this request is not traced. Call it only while `is_on`."""
+        if not self._is_exporting:
+            return None
         setting = self._active.get(model_name) or self._active[ALL_MODELS]
         is_forced = self.is_otel and parent is not None and parent.is_sampled
         if not setting.is_sampled(is_forced=is_forced):
@@ -67,6 +73,13 @@ class Tracing:
             group.trace_id = new_trace_id() if parent is None else parent.trace_id
             group.span_id = new_span_id()
         return group
+
+    def sample_recent(self, ticket: str) -> TraceGroup | None:
+        """Returns None unless the request's client, or a page, has asked for a trace."""
+        if not self.recent.choose(ticket):
+            return None
+        self.update_is_on()
+        return TraceGroup(self._ids, TIMESTAMPS, partial(self.recent.add, ticket))
 
     def _finish(self, setting: ActiveSetting, group: TraceGroup) -> None:
         if not group.is_discarded:
@@ -88,7 +101,7 @@ class Tracing:
             self._update_server(values)
         else:
             self._update_model(model_name, values)
-        self._update_is_on()
+        self.update_is_on()
 
     def _current(self, model_name: str) -> TraceValues:
         """Returns the values with the remaining count, so that other changes do not restart it."""
@@ -122,10 +135,14 @@ class Tracing:
         if replaced is not None:
             self._sink.retire(replaced)
 
-    def _update_is_on(self) -> None:
-        self.is_on = any(setting.level and not setting.fault for setting in self._active.values())
+    def update_is_on(self) -> None:
+        """Must be called after a change of `recent`."""
+        self._is_exporting = any(
+            setting.level and not setting.fault for setting in self._active.values()
+        )
+        self.is_on = not self._is_closed and (self._is_exporting or self.recent.is_on)
 
     def close(self) -> None:
         """Writes all remaining traces when the server stops. May take seconds."""
-        self.is_on = False
+        self._is_closed, self.is_on = True, False
         self._sink.close()

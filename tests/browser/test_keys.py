@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -18,9 +19,11 @@ from tests.server.gates import eventually
 from tests.server.harness import Server, naiad, naiad_command, naiad_environment
 
 
-def create_key(file: Path, name: str, scopes: str) -> str:
+def create_key(file: Path, name: str, scopes: str, *options: str) -> str:
     return subprocess.run(
-        naiad_command("key", "create", name, "--scopes", scopes, "--api-key-file", str(file)),
+        naiad_command(
+            "key", "create", name, "--scopes", scopes, "--api-key-file", str(file), *options
+        ),
         env=naiad_environment(), capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
 
@@ -32,6 +35,7 @@ class Guarded:
         self.file = folder / "keys.json"
         self.admin = create_key(self.file, "admin", ",".join(SCOPES))
         self.reader = create_key(self.file, "reader", "statistics")
+        self.slow = create_key(self.file, "slow", "statistics,metadata,inference", "--rpm", "4")
         self.server: Server
 
 
@@ -123,3 +127,59 @@ def test_an_open_page_asks_to_sign_in_when_its_key_is_revoked(
     page.get_by_role("button", name="Revoke short").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     expect(other.get_by_role("dialog")).to_contain_text("was revoked", timeout=10_000)
+
+
+def test_a_limit_is_named_with_the_time_when_it_resets(
+    guarded: Guarded, open_page: OpenPage
+) -> None:
+    page = open_page(guarded.server, "playground/add_sub")
+    sign_in(page, guarded.slow)
+    response = page.get_by_role("region", name="Response")
+    for _ in range(5):
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_role("button", name="Send")).to_be_enabled()
+    expect(response).to_contain_text("Limit reached: 4 requests per minute")
+    expect(response).to_contain_text("The limit belongs to the key 'slow'")
+    expect(response).to_contain_text(re.compile(r"pass in \d+ s, at \d\d:\d\d:\d\d"))
+
+
+def test_a_foreign_page_cannot_change_anything(guarded: Guarded, open_page: OpenPage) -> None:
+    """The browser of somebody who is signed in visits a page of another origin: its script sends
+    what it likes, the cookie does not travel, and the server refuses the origin."""
+    page = open_page(guarded.server, "models")
+    sign_in(page, guarded.admin)
+    expect(page.locator("tbody tr").first).to_be_visible()
+    foreign = page.context.new_page()
+    foreign.route(
+        "http://evil.example/",
+        lambda route: route.fulfill(body="<title>evil</title>", content_type="text/html"),
+    )
+    foreign.goto("http://evil.example/")
+    address = f"http://{guarded.server.http}/v2/repository/models/add_sub/unload"
+    with foreign.expect_request(address) as sent:
+        foreign.evaluate(
+            "address => { fetch(address, {method: 'POST', mode: 'no-cors', body: '{}', "
+            "credentials: 'include'}).catch(() => {}) }",
+            address,
+        )
+    reply = sent.value.response()
+    assert reply is None or reply.status in (401, 403)
+    assert status(guarded.server, guarded.admin) == 200
+
+
+def test_without_a_session_or_with_a_wrong_scope_requests_are_refused(
+    guarded: Guarded, open_page: OpenPage
+) -> None:
+    page = open_page(guarded.server, "models")
+    ask = (
+        "async path => (await fetch(path, {method: 'POST', body: '{}', "
+        "headers: {'Content-Type': 'application/json'}})).status"
+    )
+    unload = "/v2/repository/models/add_sub/unload"
+    assert page.evaluate(ask, unload) == 401
+    sign_in(page, guarded.reader)
+    expect(page.locator("tbody tr").first).to_be_visible()
+    assert page.evaluate(ask, unload) == 403
+    assert page.evaluate(ask, "/key/generate") == 403
+    assert page.evaluate(ask, "/console/api/traces/ticket") == 403
+    assert status(guarded.server, guarded.admin) == 200

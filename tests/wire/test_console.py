@@ -15,6 +15,7 @@ from naiad.console.console import Console, ConsoleOptions
 from naiad.keys.guard import Guard
 from naiad.repository.entry import Entry
 from naiad.repository.repository import Repository
+from naiad.trace.tracing import Tracing
 from tests.fakes.keys import KeyRing
 from tests.wire.http_client import Client, Reply, on_uvloop
 from tests.wire.http_rig import serving
@@ -61,7 +62,7 @@ class Rig(msgspec.Struct, eq=False):
 @contextlib.asynccontextmanager
 async def console(guard: Guard | None = None) -> AsyncIterator[Rig]:
     repository = cast(Repository, EmptyRepository())
-    made = Console(repository, lambda: True, lambda _name: {}, guard, ConsoleOptions())
+    made = Console(repository, lambda: True, lambda _name: {}, guard, ConsoleOptions(), Tracing())
     async with serving(guard=guard, more=made.entries()) as server:
         client = await Client.connect(server.port)
         rig = Rig(made, client, server.port)
@@ -258,3 +259,24 @@ async def test_bad_questions_get_clear_errors() -> None:
         )
         reply = await rig.client.call("POST", "/console/api/session", {"key": "k"}, ORIGIN)
         assert (reply.status, reply.error()) == (400, "this server requires no API key")
+
+
+@on_uvloop
+async def test_traces_need_their_scope_and_a_sample_has_bounds() -> None:
+    ring = KeyRing()
+    reader, tracer = ring.create("a", scopes=("statistics",)), ring.create("b", scopes=("trace",))
+    async with console(ring.guard()) as rig:
+        cookie = await rig.sign_in(reader)
+        assert (await rig.get("/console/api/traces", cookie)).status == 403
+        cookie = await rig.sign_in(tracer)
+        shown = (await rig.get("/console/api/traces", cookie)).json()
+        assert (shown["rate"], shown["traces"]) == (0, [])
+        headers = {**ORIGIN, "Cookie": cookie}
+        call = rig.client.call
+        for body in ({"rate": -1}, {"rate": 1, "seconds": 1e9}, {"rate": "a"}, {"pace": 1}):
+            assert (await call("POST", "/console/api/traces", body, headers)).status == 400
+        reply = await call("POST", "/console/api/traces", {"rate": 5, "seconds": 30}, headers)
+        assert reply.json()["rate"] == 5
+        ticket = (await call("POST", "/console/api/traces/ticket", {}, headers)).json()
+        assert ticket["header"] == "x-naiad-trace"
+        assert ticket["ticket"]
