@@ -178,6 +178,8 @@ class Server:
                 self._core.budget,
                 lag,
             )
+            if self._console is not None:
+                self._console.read_host = lambda: self._page.sampler.latest
             self._metrics = Http1Endpoint(
                 MetricsFrontend(self._page.render, guard).route,
                 Http1Limits(),

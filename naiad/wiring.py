@@ -14,6 +14,7 @@ from pathlib import Path
 
 from naiad import __version__
 from naiad.console.console import Console, ConsoleOptions
+from naiad.console.measure.routes import Addresses
 from naiad.core.clock import Clock, LoopClock
 from naiad.core.install_advice import install_command
 from naiad.core.installed_backends import installed_backends
@@ -212,8 +213,26 @@ def build_console(
             control_mode=settings.model_control_mode,
             grpc_port=settings.grpc_port if settings.allow_grpc else 0,
             server_name=settings.id,
+            addresses=_own_addresses(settings),
         ),
         core.tracing,
+    )
+
+
+def _own_addresses(settings: Settings) -> Addresses:
+    """How a process on this machine reaches the server."""
+
+    def host(address: str) -> str:
+        if address in ("", "0.0.0.0", "::"):
+            return "127.0.0.1"
+        return f"[{address}]" if ":" in address else address
+
+    is_tls = settings.http_use_ssl or settings.http_use_ssl_mutual
+    scheme = "https" if is_tls else "http"
+    return Addresses(
+        f"{scheme}://{host(settings.http_address)}:{settings.http_port}",
+        f"{host(settings.grpc_address)}:{settings.grpc_port}" if settings.allow_grpc else "",
+        is_tls,
     )
 
 

@@ -22,8 +22,11 @@ import msgspec
 from naiad import __version__, log
 from naiad.console.assets import respond_asset
 from naiad.console.history import INTERVAL_S, History
+from naiad.console.key_history import KeyHistory
 from naiad.console.live import Live, ServerState
 from naiad.console.log_tail import LogTail
+from naiad.console.machine_history import MachineHistory
+from naiad.console.measure.routes import Addresses, MeasureRoutes
 from naiad.console.model_reading import CounterValues, ModelReading, read_models
 from naiad.console.process_reading import read_process
 from naiad.console.traces import TraceRoutes
@@ -35,6 +38,7 @@ from naiad.keys.api_class import KEYS, LOGGING, PAGE, SCOPES, STATISTICS
 from naiad.keys.guard import Guard, read_bytes
 from naiad.keys.secret import read_credential
 from naiad.keys.session import SESSION_S, cookie_name, read_session
+from naiad.metrics.host import HostReading
 from naiad.repository.repository import Repository
 from naiad.trace.tracing import Tracing
 from naiad.transport.http1.exchange import Exchange
@@ -52,6 +56,7 @@ class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
     grpc_port: int = 0
     """0 if gRPC is switched off."""
     server_name: str = ""
+    addresses: Addresses = Addresses()
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,13 +113,18 @@ class Console:
         self._options = options
         self._started_s = time.time()
         self._history = History()
+        self._key_history = KeyHistory()
+        self._machine_history = MachineHistory()
         self._log_tail = LogTail()
         self._traces = TraceRoutes(tracing)
+        self._measure = MeasureRoutes(repository, guard, options.addresses)
         self._tasks: set[asyncio.Task[None]] = set()
         self.live = Live(self._read, self._read_names, self._read_server)
         self.live.seed = self._seed
         self.num_connections: Callable[[], int] = lambda: 0
         """Set by the server once the HTTP endpoint exists."""
+        self.read_host: Callable[[], HostReading] = HostReading
+        """Set by the server once the metrics exist."""
 
     def entries(self) -> list[Entry]:
         api = "/console/api"
@@ -127,9 +137,12 @@ class Console:
             Entry("GET", f"{api}/state", STATISTICS, simple(self._state)),
             Entry("GET", f"{api}/events", STATISTICS, simple(self._events)),
             Entry("GET", f"{api}/history/(?P<model>[^/]+)", STATISTICS, simple(self._show_history)),
+            Entry("GET", f"{api}/machine", STATISTICS, simple(self._show_machine)),
+            Entry("GET", f"{api}/key-history", KEYS, simple(self._show_key_history)),
             Entry("GET", f"{api}/log", LOGGING, simple(self._show_log)),
             Entry("GET", f"{api}/usage", KEYS, simple(self._show_usage)),
             *self._traces.entries(),
+            *self._measure.entries(),
         ]
 
     # The life of the console.
@@ -144,6 +157,9 @@ class Console:
             return
         try:
             self._history.add(self._read(()), now_s)
+            self._machine_history.add(self.read_host(), now_s)
+            if self._guard is not None:
+                self._key_history.add(self._guard.accounts, now_s)
         except Exception as fault:  # the heartbeat of the workers must go on
             log.error(
                 f"the console's history failed: {type(fault).__name__}: {fault}",
@@ -154,6 +170,7 @@ class Console:
         """Ends the streams, which would keep the server from stopping."""
         log.observe(None)
         self.live.stop()
+        self._measure.stop()
         for task in self._tasks:
             task.cancel()
 
@@ -255,6 +272,13 @@ class Console:
     def _show_history(self, exchange: Exchange, names: Names) -> None:
         history = self._history.show(names["model"])
         exchange.respond(200, _PRIVATE, msgspec.json.encode(history))
+
+    def _show_machine(self, exchange: Exchange, _names: Names) -> None:
+        exchange.respond(200, _PRIVATE, msgspec.json.encode(self._machine_history.show()))
+
+    def _show_key_history(self, exchange: Exchange, _names: Names) -> None:
+        key = parse_qs(exchange.head.query.decode("latin-1")).get("key", [""])[0]
+        exchange.respond(200, _PRIVATE, msgspec.json.encode(self._key_history.show(key)))
 
     def _show_log(self, exchange: Exchange, _names: Names) -> None:
         text = parse_qs(exchange.head.query.decode("latin-1")).get("after", ["0"])[0]

@@ -1,25 +1,21 @@
-"""The last hour of every model, in memory: one point each ten seconds.
+"""The last hour of every model: a point each ten seconds, and what happened in between.
 
 In:  readings, at times that the caller chooses. Out: points and events as JSON-ready structs.
-Rule: memory is bounded: NUM_POINTS points of each series, and series only for models that had a
-      reading within the hour.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterable
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from naiad.console.model_reading import ModelReading
 from naiad.console.model_row import build_rates
+from naiad.console.series import INTERVAL_S, NUM_POINTS, SeriesTable
 
-INTERVAL_S = 10.0
-NUM_POINTS = 360
+__all__ = ["INTERVAL_S", "MAX_EVENTS", "NUM_POINTS", "Event", "History", "ModelHistory"]
+
 MAX_EVENTS = 200
 _RATE_SERIES = (
     "requests_per_s", "failures_per_s", "p50_ms", "p90_ms", "p99_ms", "batch_size",
@@ -38,25 +34,20 @@ class Event(msgspec.Struct, frozen=True):
 
 class ModelHistory(msgspec.Struct, frozen=True):
     times_s: list[float]
-    """When each point was measured, on the clock of time.time()."""
     series: dict[str, list[float | None]]
-    """Points by name of the series; None where nothing was measured."""
     events: list[Event]
 
 
 class History:
     def __init__(self) -> None:
-        self._times_s: npt.NDArray[np.float64] = np.full(NUM_POINTS, math.nan)
-        self._num_points = 0
-        self._last_s: float | None = None
-        self._points: dict[str, npt.NDArray[np.float32]] = {}
+        self._table = SeriesTable(SERIES)
         self._readings: dict[str, ModelReading] = {}
         self._events: deque[Event] = deque(maxlen=MAX_EVENTS)
 
     @property
     def last_s(self) -> float | None:
         """When the last point was measured; None before the first."""
-        return self._last_s
+        return self._table.last_s
 
     @property
     def readings(self) -> dict[str, ModelReading]:
@@ -64,72 +55,49 @@ class History:
         return self._readings
 
     def add(self, readings: Iterable[ModelReading], now_s: float) -> None:
-        seconds = 0.0 if self._last_s is None else now_s - self._last_s
-        slot = self._num_points % NUM_POINTS
-        self._times_s[slot] = now_s
-        for row in self._points.values():
-            row[:, slot] = math.nan
+        seconds = 0.0 if self.last_s is None else now_s - self.last_s
         readings = list(readings)
+        rows = {}
         for reading in readings:
             old = self._readings.get(reading.name)
-            points = self._points.get(reading.name)
-            if points is None:
-                points = np.full((len(SERIES), NUM_POINTS), math.nan, np.float32)
-                self._points[reading.name] = points
-            points[:, slot] = _values(reading, old, seconds)
-            if self._last_s is not None:
+            rows[reading.name] = _values(reading, old, seconds)
+            if self.last_s is not None:
                 self._events += _events(reading, old, now_s)
         self._readings = {reading.name: reading for reading in readings}
-        self._points = {
-            name: points
-            for name, points in self._points.items()
-            if name in self._readings or not np.isnan(points).all()
-        }
-        self._num_points += 1
-        self._last_s = now_s
+        self._table.add(rows, now_s)
 
     def show(self, model_name: str) -> ModelHistory:
         """Has no points for a model that there is no reading of."""
-        points = self._points.get(model_name)
+        points = self._table.show(model_name)
         events = [event for event in self._events if event.model == model_name]
-        if points is None:
-            return ModelHistory([], {name: [] for name in SERIES}, events)
-        order = self._order()
-        return ModelHistory(
-            [round(time_s, 1) for time_s in self._times_s[order].tolist()],
-            {name: _shown(row[order]) for name, row in zip(SERIES, points, strict=True)},
-            events,
-        )
+        return ModelHistory(points.times_s, points.series, events)
 
     def names(self) -> list[str]:
-        return sorted(self._points)
-
-    def _order(self) -> npt.NDArray[np.intp]:
-        """The slots from the oldest point to the latest."""
-        if self._num_points <= NUM_POINTS:
-            return np.arange(self._num_points)
-        return (np.arange(NUM_POINTS) + self._num_points) % NUM_POINTS
+        return self._table.names()
 
 
-def _values(reading: ModelReading, old: ModelReading | None, seconds: float) -> list[float]:
+def _values(reading: ModelReading, old: ModelReading | None, seconds: float) -> list[float | None]:
     rates = build_rates(reading, old, seconds)
-    values = [getattr(rates, name) for name in _RATE_SERIES]
-    values += [
+    return [
+        *(getattr(rates, name) for name in _RATE_SERIES),
         reading.num_queued,
         sum(instance.process.memory_bytes for instance in reading.instances),
         reading.kv_cache_usage,
     ]
-    return [math.nan if value is None else float(value) for value in values]
-
-
-def _shown(row: npt.NDArray[np.float32]) -> list[float | None]:
-    return [None if math.isnan(value) else float(f"{value:.4g}") for value in row.tolist()]
 
 
 def _events(new: ModelReading, old: ModelReading | None, now_s: float) -> Iterable[Event]:
     old_state = "" if old is None else old.state
     if new.state != old_state:
         yield Event(now_s, new.name, f"{old_state or 'not loaded'} → {new.state or 'not loaded'}")
+    elif old is not None and new.state and new.load_s != old.load_s:
+        yield Event(now_s, new.name, _deployment(new))
     if old is not None and new.num_restarts > old.num_restarts:
         number = new.num_restarts - old.num_restarts
         yield Event(now_s, new.name, f"{number} worker restart{'s' if number > 1 else ''}")
+
+
+def _deployment(reading: ModelReading) -> str:
+    """Every copy of a model has a load time of its own."""
+    versions = ", ".join(str(row.version) for row in reading.versions if row.state == "READY")
+    return f"loaded again, version {versions}" if versions else "loaded again"

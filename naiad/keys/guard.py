@@ -79,6 +79,13 @@ class Guard:
         credential = self._credential(header)
         return None if credential is None else self.table.find(credential)
 
+    def open_session(self, header: Callable[[str], bytes | None]) -> str:
+        """Returns the token of a session that stands for the key of a request which the guard has
+        let in."""
+        credential = self._credential(header)
+        assert credential is not None
+        return self.table.open_session(credential)
+
     def _credential(self, header: Callable[[str], bytes | None]) -> Credential | None:
         """None if the request has no key. Where several headers could hold one, a key of ours
         counts before any other text, such as the token of a proxy. A session of the console counts

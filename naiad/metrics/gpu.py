@@ -31,20 +31,25 @@ class Gpus:
         self._nvml: Any = None
         self._handles: dict[str, Any] = {}
         self._start_energy_mj: dict[str, int | None] = {}
+        self.reason = ""
+        """Why there are no readings, for people."""
 
     def open(self) -> None:
         try:
             # The library is optional, and importing it is slow.
             import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
         except ImportError:
+            self.reason = "nvidia-ml-py is not installed: pip install 'naiad[gpu]'"
             return
         try:
             pynvml.nvmlInit()
             for index in range(pynvml.nvmlDeviceGetCount()):
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 self._handles[_text(pynvml.nvmlDeviceGetUUID(handle))] = handle
-        except pynvml.NVMLError:
-            pass
+        except pynvml.NVMLError as error:
+            self.reason = f"NVML finds no driver or GPU: {error}"
+        else:
+            self.reason = "" if self._handles else "NVML finds no GPU"
         self._nvml = pynvml
         self._start_energy_mj = {
             uuid: self._energy_mj(handle) for uuid, handle in self._handles.items()

@@ -15,12 +15,17 @@ from naiad.metrics.exposition import COUNTER, GAUGE, Block, label_text
 from naiad.metrics.gpu import GpuReading, Gpus
 
 
+NO_GPUS_READ = "the server reads no GPUs (--allow-metrics, --allow-gpu-metrics)"
+
+
 class HostReading(msgspec.Struct, frozen=True):
     cpu_utilization: float | None = None
     """Utilization of all cores together since the previous reading, from 0 to 1."""
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     gpus: list[GpuReading] = []
+    gpu_reason: str = NO_GPUS_READ
+    """Why `gpus` is empty, for people."""
 
 
 class HostSampler:
@@ -73,16 +78,24 @@ class HostSampler:
             self._gpus.close()
 
     def _read(self) -> HostReading:
-        gpus = self._gpus.read() if self._gpus is not None else []
+        gpus, reason = ([], NO_GPUS_READ) if self._gpus is None else self._read_gpus()
         if not self._has_cpu:
-            return HostReading(gpus=gpus)
+            return HostReading(gpus=gpus, gpu_reason=reason)
         import psutil  # loaded only if metrics are served
 
         memory = psutil.virtual_memory()
         utilization = psutil.cpu_percent(interval=None) / 100
         return HostReading(
-            min(max(utilization, 0.0), 1.0), memory.total, memory.total - memory.available, gpus
+            min(max(utilization, 0.0), 1.0),
+            memory.total,
+            memory.total - memory.available,
+            gpus,
+            reason,
         )
+
+    def _read_gpus(self) -> tuple[list[GpuReading], str]:
+        assert self._gpus is not None
+        return self._gpus.read(), self._gpus.reason
 
 
 _GPU_ROWS = [

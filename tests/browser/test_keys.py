@@ -183,3 +183,18 @@ def test_without_a_session_or_with_a_wrong_scope_requests_are_refused(
     assert page.evaluate(ask, "/key/generate") == 403
     assert page.evaluate(ask, "/console/api/traces/ticket") == 403
     assert status(guarded.server, guarded.admin) == 200
+
+
+def test_the_usage_of_a_key_is_drawn_over_time(guarded: Guarded, open_page: OpenPage) -> None:
+    for _ in range(20):
+        assert status(guarded.server, guarded.admin) == 200
+    page = open_page(guarded.server, "keys")
+    sign_in(page, guarded.admin)
+    page.wait_for_timeout(11_000)  # a point each ten seconds
+    page.get_by_role("button", name="Usage admin").click()
+    picture = page.get_by_role("dialog").get_by_role("img", name="Requests, last hour")
+    expect(picture).to_have_attribute("aria-label", re.compile(r"let in: [\d.]+, refused: 0"))
+    page.get_by_role("button", name="Close").click()
+    page.goto(f"http://{guarded.server.http}/console#/watch")
+    page.get_by_role("tab", name="Keys").click()
+    expect(page.get_by_role("img", name="Requests of the key, last hour")).to_be_visible()

@@ -8,6 +8,7 @@ const PAGES = [
   {id: "models", title: "Models", load: () => import("./models.js")},
   {id: "playground", title: "Playground", load: () => import("./playground.js")},
   {id: "watch", title: "Watch", load: () => import("./watch.js")},
+  {id: "measure", title: "Measure", load: () => import("./measure.js")},
   {id: "keys", title: "Keys", load: () => import("./keys.js")},
 ];
 const main = document.getElementById("main");
@@ -25,8 +26,10 @@ async function route() {
   shown = `${page.id}/${parameter}`;
   const wanted = shown;
   for (const link of nav.children) {
-    if (link.dataset.page === page.id) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.dataset.page === page.id) {
+      link.setAttribute("aria-current", "page");
+      link.scrollIntoView({block: "nearest", inline: "nearest"});
+    } else link.removeAttribute("aria-current");
   }
   const module = await page.load();
   if (shown !== wanted) return;

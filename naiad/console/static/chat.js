@@ -174,7 +174,8 @@ function makeLane(row, onResults) {
         }
       }
       element.removeAttribute("aria-busy");
-      note.textContent = [state.numTokens > 0 && figuresText(state), end].filter(Boolean).join(" · ");
+      // Next to another lane, the figures are below the lane.
+      note.replaceChildren(h("span", {class: "own-figures"}, state.numTokens > 0 ? figuresText(state) : ""), end ? ` ${end}` : "");
       traced?.show(note);
       const isFinished = state.finish && state.calls.length > 0;
       if (state.content || isFinished) {

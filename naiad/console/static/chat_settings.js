@@ -53,7 +53,7 @@ export function settingsPanel() {
 
   const box = h("div", null, h("div", {class: "field"}, h("label", null, "System prompt", system)),
     numbers.slice(0, 2).map(item => item.box),
-    h("details", {class: "field", open: numbers.slice(2).some(item => item.field.value) || stop.value}, h("summary", null, "More sampling"),
+    h("details", {class: "field", open: numbers.slice(2).some(item => item.field.value !== "") || stop.value !== ""}, h("summary", null, "More sampling"),
       numbers.slice(2).map(item => item.box), h("div", {class: "field"}, h("label", null, "Stop texts, one per line", stop))),
     h("details", {class: "field", open: tools.field.value !== ""}, h("summary", null, "Tools"),
       tools.box, h("div", {class: "field"}, h("label", null, "When to call", choice))),

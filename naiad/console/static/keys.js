@@ -1,6 +1,7 @@
 // API keys: create, change, rotate, revoke, and what they use. All of it is the key API over HTTP.
 
 import {get, may, post, session} from "./api.js";
+import {chart} from "./chart.js";
 import {ask, copy, dash, duration, h, number, problemBox, toast} from "./dom.js";
 
 const SCOPES = ["inference", "metadata", "model-config", "statistics", "model-repository", "shared-memory", "trace", "logging", "keys"];
@@ -49,7 +50,7 @@ function keyRow(key, usage, refresh) {
     act("Allow again", () => post("/key/unblock", {key: key.token})),
     act("Delete", () => ask(`Delete ${key.key_alias}?`, h("p", null, "It cannot be restored."), {confirm: "Delete", danger: true, submit: () => post("/key/delete", {keys: [key.token]})}), {class: "small danger"}),
   ] : [
-    act("Edit", () => edit(key)), act("Rotate", () => rotate(key)),
+    act("Usage", () => usageDialog(key)), act("Edit", () => edit(key)), act("Rotate", () => rotate(key)),
     act("Revoke", async () => {
       const done = await ask(`Revoke ${key.key_alias}?`, h("p", null, isOwn ? "This is the key that you are signed in with: you will be signed out at once." : "Its next request fails, also on open connections."),
         {confirm: "Revoke", danger: true, submit: () => post("/key/block", {key: key.token})});
@@ -61,6 +62,15 @@ function keyRow(key, usage, refresh) {
     usage ? number(usage.num_requests, 9) : "0", usage ? number(usage.num_refused, 9) : "0", usage ? number(usage.num_prompt_tokens + usage.num_output_tokens, 9) : "0"];
   return h("tr", null, h("th", {scope: "row"}, key.key_alias, h("span", {class: "sub"}, key.token, isOwn ? " · yours" : "", key.blocked ? " · revoked" : "")),
     cells.map((text, index) => h("td", {class: "wrap", "data-label": COLUMNS[index]}, text)), h("td", {class: "full"}, h("div", {class: "row"}, actions)));
+}
+
+// What a key has used in the last hour.
+async function usageDialog(key) {
+  const history = await get(`/console/api/key-history?key=${encodeURIComponent(key.token)}`);
+  const draw = (title, series) => chart(title, "Per second", history.times_s, Object.entries(series).map(([id, text]) => ({name: text, points: history.series[id]})), number, [], Date.now() / 1000);
+  await ask(`Usage of ${key.key_alias}`, history.times_s.length ? h("div", {class: "usage"}, draw("Requests", {requests_per_s: "let in", refused_per_s: "refused"}), draw("Tokens", {prompt_tokens_per_s: "prompt", output_tokens_per_s: "output"})) :
+    h("p", null, "The key has sent no request since the server started, or the first ten seconds are not over."), {confirm: "Close", cancel: ""});
+  return null;
 }
 
 function expiry(key) {

@@ -2,7 +2,7 @@
 
 import {h, number, svg} from "./dom.js";
 
-const WIDTH = 760, ROW = 24, LABEL = 210, TIME = 84, INDENT = 14;
+const WIDTH = 600, ROW = 24, LABEL = 150, TIME = 76, INDENT = 12, MAX_NAME = 20;
 const CLASSES = {receive: "c7", send: "c7", queue: "c4", "copy inputs": "c5", compute: "c0", "copy outputs": "c2"};
 const MEANING = {receive: "The request arrives", send: "The response is written", queue: "The request waits for an instance",
   "copy inputs": "The worker reads the inputs", compute: "The model computes", "copy outputs": "The worker sends the outputs"};
@@ -24,14 +24,14 @@ export function waterfall({model, total_us: total, num_responses: numResponses, 
   const scale = (WIDTH - LABEL - TIME) / (total || 1), height = rows.length * ROW + 26;
   const label = `Trace of ${model}: ${time(total)}. ${rows.map(row => `${row.name} ${time(row.end_us - row.start_us)}`).join(", ")}`;
   const picture = svg("svg", {class: "chart waterfall", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": label});
-  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
+  for (const part of [0, 0.5, 1]) {
     const x = LABEL + part * (WIDTH - LABEL - TIME);
     picture.append(svg("line", {class: "grid", x1: x, x2: x, y1: 0, y2: height - 22}),
       svg("text", {x, y: height - 6, "text-anchor": part === 1 ? "end" : part ? "middle" : "start"}, part ? time(total * part) : "0"));
   }
   rows.forEach((row, index) => {
     const y = index * ROW, width = Math.max(2, (row.end_us - row.start_us) * scale), kind = row.kind ?? row.name;
-    const text = row.name.length > 28 ? `${row.name.slice(0, 27)}…` : row.name;
+    const text = row.name.length > MAX_NAME ? `${row.name.slice(0, MAX_NAME - 1)}…` : row.name;
     picture.append(svg("g", null, svg("title", null, `${MEANING[kind] ?? `The request to ${row.name}`}: from ${time(row.start_us)} to ${time(row.end_us)}`),
       svg("text", {class: row.isSpan ? "note" : "", x: row.depth * INDENT, y: y + 16}, text),
       svg("rect", {class: row.isSpan ? "span" : `stage ${CLASSES[kind] ?? "c7"}`, x: LABEL + row.start_us * scale, y: y + (row.isSpan ? 9 : 5), width, height: row.isSpan ? 6 : 14, rx: 2}),

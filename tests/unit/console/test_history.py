@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from naiad.console.history import MAX_EVENTS, NUM_POINTS, History
-from naiad.console.model_reading import ModelReading
+from naiad.console.model_reading import ModelReading, VersionReading
 
 
 def reading(name: str = "m", **fields: object) -> ModelReading:
@@ -55,3 +55,13 @@ def test_events_are_bounded() -> None:
     for index in range(MAX_EVENTS + 50):
         history.add([reading(num_restarts=index + 1)], float(index + 1))
     assert len(history.show("m").events) == MAX_EVENTS
+
+
+def test_a_new_copy_of_a_model_is_a_deployment() -> None:
+    history = History()
+    versions = [VersionReading(3, "READY")]
+    history.add([reading(load_s=1.5, versions=versions)], 0.0)
+    history.add([reading(load_s=1.5, versions=versions)], 10.0)
+    history.add([reading(load_s=1.6, versions=versions)], 20.0)
+    (event,) = history.show("m").events
+    assert (event.time_s, event.text) == (20.0, "loaded again, version 3")

@@ -1,0 +1,1 @@
+"""Measurements that a page starts: `naiad perf` and `naiad analyze` as child processes."""

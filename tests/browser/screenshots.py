@@ -1,0 +1,181 @@
+"""Makes pictures of every page of the console: light and dark, 1440 and 390 pixels wide.
+
+    python -m tests.browser.screenshots build/screenshots
+
+Look at all of them before a release. Chat is left out where torch is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+import tempfile
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from naiad.keys.api_class import SCOPES
+from tests.browser.conftest import BROKEN_CODE, BROKEN_CONFIG, CHROMIUM, EXAMPLES, OPTIONS
+from tests.browser.playground_models import write_chat_models, write_models
+from tests.browser.test_keys import create_key, sign_in
+from tests.browser.test_playground import SEVEN, draw, png
+from tests.server.harness import Server, naiad
+
+SIZES = {"1440": (1440, 900), "390": (390, 844)}
+HISTORY_MS = 41_000
+"""The server measures every ten seconds; charts need a few points."""
+
+
+class Studio:
+    def __init__(self, browser: Browser, server: Server, key: str, out: Path) -> None:
+        self._browser = browser
+        self._server = server
+        self._key = key
+        self._out = out
+
+    def shoot_all(self, scheme: str, width: str, job: int, *, has_chat: bool) -> None:
+        size = SIZES[width]
+        context = self._browser.new_context(
+            color_scheme="dark" if scheme == "dark" else "light",
+            viewport={"width": size[0], "height": size[1]},
+        )
+        page = context.new_page()
+        page.goto(f"http://{self._server.http}/console#/models")
+        expect(page.get_by_label("API key")).to_be_visible()
+
+        def shoot(name: str, *, is_full: bool = True) -> None:
+            page.evaluate("scrollTo(0, 0)")
+            page.wait_for_timeout(700)
+            file = self._out / f"{name}-{scheme}-{width}.png"
+            page.screenshot(path=file, full_page=is_full)
+
+        def visit(path: str) -> None:
+            page.evaluate("path => { location.hash = `#/${path}` }", path)
+            page.wait_for_timeout(400)
+            expect(page.get_by_role("heading", level=1)).to_be_visible()
+
+        shoot("sign-in")
+        sign_in(page, self._key)
+        expect(page.locator("tbody tr").first).to_be_visible()
+        shoot("models")
+        visit("models/digit_reader")
+        shoot("model")
+        visit("playground/digits")
+        draw(page, SEVEN)
+        page.get_by_label("Trace the request").check()
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_role("img", name="Trace of digits")).to_be_visible()
+        shoot("playground-digit")
+        visit("playground/means")
+        page.get_by_label("Image for IMAGE", exact=True).set_input_files(
+            {"name": "orange.png", "mimeType": "image/png", "buffer": png((255, 120, 20), 64)}
+        )
+        page.get_by_role("button", name="Send").click()
+        shoot("playground-image")
+        visit("playground/letters")
+        page.get_by_role("button", name="Compare", exact=True).click()
+        shoot("playground-embeddings")
+        if has_chat:
+            self._chat(page, visit, shoot)
+        visit("watch/add_sub")
+        shoot("watch")
+        for tab in ("Machine", "Keys", "Traces"):
+            page.get_by_role("tab", name=tab, exact=True).click()
+            page.wait_for_timeout(600)
+            if tab == "Traces" and page.locator(".traces summary").count():
+                page.locator(".traces summary").first.click()
+            shoot(f"watch-{tab.lower()}")
+        page.get_by_role("tab", name="Model", exact=True).click()
+        visit("measure")
+        shoot("measure")
+        visit(f"measure/{job}")
+        expect(page.locator(".report")).to_be_visible()
+        shoot("measure-report")
+        visit("keys")
+        expect(page.locator("tbody tr").first).to_be_visible()
+        shoot("keys")
+        page.get_by_role("button", name="Usage admin").click()
+        shoot("keys-usage", is_full=False)
+        page.get_by_role("button", name="Close").click()
+        context.close()
+
+    def _chat(self, page: Page, visit: Any, shoot: Any) -> None:
+        visit("playground/small")
+        page.get_by_label("Most tokens").fill("24")
+        page.get_by_label("Compare with").select_option("large")
+        page.get_by_label("Message").fill("What is the capital of France?")
+        page.keyboard.press("Enter")
+        expect(page.get_by_label("Times of large")).to_contain_text("tokens/s", timeout=60_000)
+        shoot("playground-chat")
+        page.get_by_label("Compare with").select_option("")
+
+
+def write_repository(folder: Path, *, has_chat: bool) -> Path:
+    repository = folder / "repository"
+    shutil.copytree(EXAMPLES, repository)
+    write_models(repository)
+    if has_chat:
+        write_chat_models(repository)
+    for name, config, code in (
+        ("broken_config", BROKEN_CONFIG, ""),
+        ("broken_code", 'backend: "python"\n', BROKEN_CODE),
+    ):
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "config.pbtxt").write_text(config)
+        (repository / name / "1" / "model.py").write_text(code)
+    return repository
+
+
+def call(server: Server, key: str, path: str, body: object) -> Any:
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"http://{server.http}{path}", data, headers)
+    return json.loads(server.fetch(request)[1])
+
+
+def send_traffic(server: Server, key: str, stopped: threading.Event) -> None:
+    data = {"datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+    body = {"inputs": [{"name": "INPUT0", **data}, {"name": "INPUT1", **data}]}
+    while not stopped.wait(0.02):
+        call(server, key, "/v2/models/add_sub/infer", body)
+
+
+def main(out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    has_chat = importlib.util.find_spec("torch") is not None
+    with tempfile.TemporaryDirectory() as folder:
+        repository = write_repository(Path(folder), has_chat=has_chat)
+        file = Path(folder) / "keys.json"
+        key = create_key(file, "admin", ",".join(SCOPES))
+        create_key(file, "batch-jobs", "inference,metadata", "--rpm", "600")
+        with naiad([str(repository)], [*OPTIONS, f"--api-key-file={file}"]) as server:
+            stopped = threading.Event()
+            thread = threading.Thread(target=send_traffic, args=(server, key, stopped))
+            thread.start()
+            try:
+                order = {"type": "perf", "model": "add_sub", "concurrency": "1:7:3"}
+                job = call(server, key, "/console/api/measure", {**order, "interval_ms": 400})["id"]
+                with sync_playwright() as playwright:
+                    browser = playwright.chromium.launch(
+                        executable_path=CHROMIUM, args=["--no-sandbox"]
+                    )
+                    page = browser.new_page()
+                    page.wait_for_timeout(HISTORY_MS)
+                    studio = Studio(browser, server, key, out)
+                    for scheme in ("light", "dark"):
+                        for width in SIZES:
+                            studio.shoot_all(scheme, width, job, has_chat=has_chat)
+                    browser.close()
+            finally:
+                stopped.set()
+                thread.join()
+    print(f"{len(list(out.glob('*.png')))} pictures in {out}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "build/screenshots"))
