@@ -14,7 +14,6 @@ from naiad import log
 from naiad.metrics.exposition import COUNTER, GAUGE, Block, label_text
 from naiad.metrics.gpu import GpuReading, Gpus
 
-
 NO_GPUS_READ = "the server reads no GPUs (--allow-metrics, --allow-gpu-metrics)"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.browser.playground_models import write_models
 from tests.server.harness import Server, naiad
 
 if TYPE_CHECKING:
@@ -47,9 +48,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The examples, and two models that do not load."""
+    """The examples, models of the playground's tests, and two models that do not load."""
     folder = tmp_path_factory.mktemp("console") / "repository"
     shutil.copytree(EXAMPLES, folder)
+    write_models(folder)
     for name, config, code in (
         ("broken_config", BROKEN_CONFIG, ""),
         ("broken_code", 'backend: "python"\n', BROKEN_CODE),

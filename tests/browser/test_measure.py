@@ -23,12 +23,11 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def execute(self, requests):
         time.sleep(0.02)
-        return [
-            pb_utils.InferenceResponse(
-                [pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(request, "IN").as_numpy())]
-            )
-            for request in requests
-        ]
+        return [self.respond(request) for request in requests]
+
+    def respond(self, request):
+        tensor = pb_utils.get_input_tensor_by_name(request, "IN")
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", tensor.as_numpy())])
 """
 CONFIG = """\
 backend: "python"

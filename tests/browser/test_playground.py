@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,7 @@ pytest.importorskip("playwright.sync_api", reason="pip install --group browser")
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import OpenPage
-from tests.browser.playground_models import write_models
-from tests.server.harness import Server, naiad
+from tests.server.harness import Server
 
 SEVEN = [(0.25, 0.15), (0.75, 0.15), (0.55, 0.5), (0.42, 0.88)]
 ONE = [(0.5, 0.1), (0.5, 0.9)]
@@ -85,14 +83,6 @@ def test_an_error_is_explained_and_nothing_is_sent_that_cannot_be_right(
     expect(response).to_contain_text("unexpected shape for input 'INPUT0'")
 
 
-@pytest.fixture(scope="module")
-def tensor_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    repository = tmp_path_factory.mktemp("tensors") / "repository"
-    write_models(repository)
-    with naiad([str(repository)], []) as server:
-        yield server
-
-
 def png(colour: tuple[int, int, int], side: int) -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -125,10 +115,10 @@ def send_and_read(page: Page) -> list[float]:
 
 @pytest.mark.parametrize("model", ["means", "half_means"])
 def test_an_image_becomes_a_tensor_and_the_code_sends_the_same(
-    tensor_server: Server, open_page: OpenPage, model: str, tmp_path: Path
+    server: Server, open_page: OpenPage, model: str, tmp_path: Path
 ) -> None:
     """FP16 is sent and received as bytes, because JSON does not have it."""
-    page = open_page(tensor_server, f"playground/{model}")
+    page = open_page(server, f"playground/{model}")
     page.get_by_label("Image for IMAGE", exact=True).set_input_files(
         {"name": "red.png", "mimeType": "image/png", "buffer": png((255, 102, 0), 48)}
     )
@@ -158,10 +148,8 @@ def test_an_image_becomes_a_tensor_and_the_code_sends_the_same(
     assert b"MEANS" in (tmp_path / "response").read_bytes(), done.stderr
 
 
-def test_a_file_becomes_a_tensor_or_says_why_it_cannot(
-    tensor_server: Server, open_page: OpenPage
-) -> None:
-    page = open_page(tensor_server, "playground/means")
+def test_a_file_becomes_a_tensor_or_says_why_it_cannot(server: Server, open_page: OpenPage) -> None:
+    page = open_page(server, "playground/means")
     page.get_by_role("tab", name="File").click()
     field = page.get_by_label("File for IMAGE")
 
@@ -185,8 +173,8 @@ def test_a_file_becomes_a_tensor_or_says_why_it_cannot(
     expect(page.get_by_text("it has 4 bytes, and the shape")).to_be_visible()
 
 
-def test_texts_are_compared_by_their_embeddings(tensor_server: Server, open_page: OpenPage) -> None:
-    page = open_page(tensor_server, "playground/letters")
+def test_texts_are_compared_by_their_embeddings(server: Server, open_page: OpenPage) -> None:
+    page = open_page(server, "playground/letters")
     page.get_by_label("Texts").fill("listen\nsilent\nzzz")
     page.get_by_role("button", name="Compare", exact=True).click()
     matrix = page.get_by_role("region", name="Matrix of similarities")

@@ -29,7 +29,7 @@ const TABS = ["Model", "Machine", "Keys", "Traces"];
 const chosen = {tab: TABS[0], model: "", key: ""};
 
 export function show(root, name) {
-  const tools = h("div", {class: "tools"}), area = h("div", {class: "watch-area"}), log = logTail();
+  const tools = h("div", {class: "tools watch-tools"}), area = h("div", {class: "watch-area"}), log = logTail();
   const views = {Model: modelView, Machine: machineView, Keys: keyView, Traces: traceView};
   if (name) Object.assign(chosen, {tab: TABS[0], model: name});
   let view = null;
