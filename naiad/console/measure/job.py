@@ -110,31 +110,34 @@ class Job:
     async def run(self) -> None:
         """Returns when the child has ended. Cancelling the task ends the child first."""
         self.state, self._started_s = RUNNING, time.time()
+        try:
+            self._code = await self._run_child()
+        except asyncio.CancelledError:
+            if self._process is not None:
+                await asyncio.shield(self._end(self._process))
+            self._finish(CANCELLED)
+            raise
+        # A run whose figures are not stable has an exit code of its own, and a report.
+        self._finish(DONE if self._code == 0 or self.report is not None else FAILED)
+
+    async def _run_child(self) -> int:
         if isinstance(self.order, AnalyzeOrder):
             await asyncio.to_thread(copy_repository, self.directory.parent, self.copy.parent)
         process = self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", CHILD_MODULE,
+            sys.executable, "-P", "-m", CHILD_MODULE,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT, cwd=self.folder, start_new_session=True,
         )  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None
         order = ChildOrder(os.getpid(), NICE, self._shown, self._arguments, self._headers)
-        try:
-            with contextlib.suppress(ConnectionError):
-                process.stdin.write(msgspec.json.encode(order))
-                process.stdin.close()
-            while chunk := await process.stdout.read(_READ_BYTES):
-                self._add(chunk.decode("utf-8", "replace"))
-            code = await process.wait()
-        except asyncio.CancelledError:
-            await asyncio.shield(self._end(process))
-            self._finish(CANCELLED)
-            raise
+        with contextlib.suppress(ConnectionError):
+            process.stdin.write(msgspec.json.encode(order))
+            process.stdin.close()
+        while chunk := await process.stdout.read(_READ_BYTES):
+            self._add(chunk.decode("utf-8", "replace"))
         self._add("\n")
-        self._code = code
-        # A run whose figures are not stable has an exit code of its own, and a report.
-        self._finish(DONE if code == 0 or self.report is not None else FAILED)
+        return await process.wait()
 
     def fail(self, reason: str) -> None:
         """The child could not be started."""
