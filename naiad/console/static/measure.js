@@ -1,7 +1,7 @@
 // Measure: start naiad perf and naiad analyze, watch them, read their reports, apply what an
 // analysis proposes. The work runs in the server, so that a reload of the page loses nothing.
 
-import {controlPath, get, may, post, send, session} from "./api.js";
+import {get, may, post, send, session} from "./api.js";
 import {ask, copy, duration, h, problemBox, setText, toast} from "./dom.js";
 import {listen, live} from "./live.js";
 import {reportParts} from "./report.js";
@@ -221,7 +221,7 @@ async function proposalBox(job) {
 
 async function reload(model) {
   if (session.info.control_mode !== "explicit") return;
-  await post(controlPath(model, "load"));
+  await post(`/v2/repository/models/${encodeURIComponent(model)}/load`);
   toast(`${model} is loaded again`);
 }
 
