@@ -10,8 +10,10 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="pip install --group browser")
@@ -156,7 +158,7 @@ def test_a_file_becomes_a_tensor_or_says_why_it_cannot(server: Server, open_page
     def upload(name: str, content: bytes) -> None:
         field.set_input_files({"name": name, "mimeType": "", "buffer": content})
 
-    def saved(array: np.ndarray) -> bytes:
+    def saved(array: npt.NDArray[np.floating[Any]]) -> bytes:
         file = io.BytesIO()
         np.save(file, array)
         return file.getvalue()
