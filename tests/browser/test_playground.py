@@ -144,10 +144,10 @@ def test_an_image_becomes_a_tensor_and_the_code_sends_the_same(
     assert "2.24" in done.stdout
     page.get_by_role("tab", name="curl", exact=True).click()
     curl = page.get_by_role("region", name="Code").inner_text()
-    done = subprocess.run(
+    sent = subprocess.run(
         ["bash", "-c", curl + " -s -o response"], cwd=tmp_path, capture_output=True, check=False
     )
-    assert b"MEANS" in (tmp_path / "response").read_bytes(), done.stderr
+    assert b"MEANS" in (tmp_path / "response").read_bytes(), sent.stderr
 
 
 def test_a_file_becomes_a_tensor_or_says_why_it_cannot(server: Server, open_page: OpenPage) -> None:

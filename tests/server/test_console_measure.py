@@ -41,6 +41,10 @@ def state(server: Server, id: int, key: str = "") -> str:
     return str(call(server, "GET", f"{API}/{id}", key=key)[1]["state"])
 
 
+def wait_done(server: Server, id: int, key: str = "") -> None:
+    eventually(lambda: state(server, id, key) == "done", "it is done", 60)
+
+
 def children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [
@@ -60,7 +64,7 @@ def test_measures_one_at_a_time_and_keeps_the_report() -> None:
         eventually(lambda: os.getpriority(os.PRIO_PROCESS, child) == nice, "it is nice")
         assert call(server, "GET", f"{API}/{first}/report")[0] == 404
         for id in (first, second):
-            eventually(lambda id=id: state(server, id) == "done", "it is done", 60)
+            wait_done(server, id)
             status, report = call(server, "GET", f"{API}/{id}/report")
             assert (status, b"<title>add_sub</title>" in report) == (200, True)
         assert call(server, "DELETE", f"{API}/{first}")[0] == 200
@@ -100,7 +104,7 @@ def test_a_measurement_sends_its_requests_with_the_key_of_who_ordered_it(tmp_pat
         assert unknown[0] == 404
         for protocol in ("http", "grpc"):
             id = order(server, admin, protocol=protocol)
-            eventually(lambda id=id: state(server, id, admin) == "done", "it is done", 60)
+            wait_done(server, id, admin)
             report = call(server, "GET", f"{API}/{id}/report", key=admin)[1]
             assert b"naiad_session" not in report
             assert b"Best throughput" in report
