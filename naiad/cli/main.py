@@ -231,6 +231,11 @@ naiad.add_command(
 naiad.add_command(LazyCommand("key", "naiad.tools.key_command", "Manage API keys."))
 naiad.add_command(
     LazyCommand(
+        "router", "naiad.router.command", "Route requests to many servers, from one address."
+    )
+)
+naiad.add_command(
+    LazyCommand(
         "perf", "naiad.perf.command", "Measure a model under load. Accepts perf_analyzer's flags."
     )
 )

@@ -21,7 +21,6 @@ from naiad.transport.http1.response_head import (
     JSON_TYPE,
     LAST_CHUNK,
     RETRY_SOON,
-    STATUS_LINES,
     error_body,
     render_head,
     render_special_head,
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from naiad.transport.http1.fast_path import FastPath
     from naiad.transport.http1.response_queue import ResponseQueue
 
-_STATUS_200 = STATUS_LINES[200]
 CLIENT_GONE = 499
 """The status of a request whose client left before the response, as proxies log it."""
 _JOIN_BYTES = 64 * 1024
@@ -129,7 +127,7 @@ class Exchange:
         else:
             responses.send_parts(self, [rendered, *(part for part in parts if len(part))], size)
 
-    def respond_rendered(self, parts: Sequence[Buffer]) -> bool:
+    def respond_rendered(self, parts: Sequence[Buffer], status: int = 200) -> bool:
         """`parts` are a whole response, head included. False: nothing has happened, because this
         response needs a head of its own."""
         responses = self._responses
@@ -140,26 +138,31 @@ class Exchange:
         self.is_started = self.is_ended = True
         if self.admission is not None:
             parts = with_header_lines(parts, self.admission.header_lines())
-            self.admission.end(200)
+            self.admission.end(status)
         responses.send(self, b"".join(parts))
         return True
 
     def respond_error(self, status: int, message: str, headers: bytes = b"") -> None:
         self.respond(status, JSON_TYPE + headers, error_body(message))
 
-    def start_stream(self, status: int, headers: bytes) -> None:
+    def start_stream(self, status: int, headers: bytes, size: int | None = None) -> None:
+        """`size` is the number of bytes of all chunks together, where it is known."""
         responses = self._responses
         if responses is None or self.is_started:
             return
         self.is_started = True
-        self.should_close = responses.is_stopping or not self.head.keep_alive or self.head.is_http10
-        self._is_chunked = not self.head.is_http10 and not self.head.is_head
+        self.should_close = (
+            responses.is_stopping
+            or not self.head.keep_alive
+            or (self.head.is_http10 and size is None)
+        )
+        self._is_chunked = size is None and not self.head.is_http10 and not self.head.is_head
         self._status = status
         if self.admission is not None:
             headers += self.admission.header_lines()
         responses.send(
             self,
-            render_special_head(self.head, status, headers, None, should_close=self.should_close),
+            render_special_head(self.head, status, headers, size, should_close=self.should_close),
         )
 
     def send_chunk(self, data: bytes) -> None:
@@ -177,6 +180,17 @@ class Exchange:
             self.admission.end(self._status)
         responses.send(self, LAST_CHUNK if self._is_chunked else b"")
 
+    def break_stream(self) -> None:
+        """Ends the connection without the end of the response, so that the client sees that the
+        response is not complete."""
+        responses = self._responses
+        if responses is None or self.is_ended:
+            return
+        self.is_ended = self.should_close = True
+        if self.admission is not None:
+            self.admission.end(self._status)
+        responses.send(self, b"")
+
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         """`callback` is called once, as soon as the client closes or resets the connection before
         the response is complete."""
@@ -189,6 +203,13 @@ class Exchange:
         """`callback` is called with True when the client does not keep up with a stream, and with
         False when it does again."""
         self._on_flow = callback
+
+    @property
+    def peer_host(self) -> str:
+        """The address of the client; empty after it is gone."""
+        peer = None if self._responses is None else self._responses.peer
+        name = None if peer is None else peer.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) and name else ""
 
     @property
     def account(self) -> MemoryAccount | None:
@@ -244,8 +265,9 @@ class Exchange:
 
 
 def with_header_lines(parts: Sequence[Buffer], lines: bytes) -> Sequence[Buffer]:
-    """`parts` are a whole response with status 200. Puts the lines after the status line."""
+    """`parts` are a whole response. Puts the lines after the status line."""
     if not lines:
         return parts
     first = bytes(parts[0])
-    return [_STATUS_200, lines, first[len(_STATUS_200) :], *parts[1:]]
+    start = first.index(b"\r\n") + 2
+    return [first[:start], lines, first[start:], *parts[1:]]

@@ -1,0 +1,164 @@
+"""The admin API: what the router knows about its replicas, and how to change them.
+
+    GET    /router/replicas               all replicas: state and why, models, load, breaker
+    POST   /router/replicas               add one: {"url": ..., "grpc": ..., "name": ...}
+    GET    /router/replicas/NAME          one replica
+    DELETE /router/replicas/NAME          remove it; its requests finish
+    POST   /router/replicas/NAME/drain    no new requests; sequences and requests go on
+    POST   /router/replicas/NAME/resume   end a drain
+    POST   /router/replicas/NAME/check    check its health now, e.g. after a model was loaded
+    GET    /router/models                 per model: policy, and the replicas that may serve it now
+
+Rule: with API keys, a key needs the scope model-repository (statistics for the GET routes). Without
+      keys only clients on this machine may use it, unless --remote-admin is given.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from naiad.errors import Code, NaiadError, invalid_arg
+from naiad.frontends.http.response import respond_error, respond_json
+from naiad.frontends.http.routes import Entry, Names, RouteBuilder, simple
+from naiad.keys.api_class import MODEL_REPOSITORY, STATISTICS
+from naiad.router.breaker import BreakerState
+from naiad.router.config import ReplicaSpec
+from naiad.router.core import RouterCore
+from naiad.router.replica import Replica
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.response_head import JSON_TYPE
+
+_MAX_BODY_BYTES = 16 * 1024
+_REPLICA = r"/router/replicas/(?P<replica>[^/]+)"
+_spec_decoder = msgspec.json.Decoder(ReplicaSpec)
+
+
+class AdminApi:
+    def __init__(
+        self, core: RouterCore, check_soon: Callable[[Replica], None], *, is_local_only: bool
+    ) -> None:
+        """`check_soon` checks the health of a replica. `is_local_only` is False where keys protect
+        the routes, or the operator opens them."""
+        self._core = core
+        self._check_soon = check_soon
+        self._is_local_only = is_local_only
+
+    def entries(self) -> list[Entry]:
+        act = self._route
+        return [
+            Entry("GET", "/router/replicas", STATISTICS, act(self._list)),
+            Entry("POST", "/router/replicas", MODEL_REPOSITORY, act(self._add)),
+            Entry("GET", _REPLICA, STATISTICS, act(self._show)),
+            Entry("DELETE", _REPLICA, MODEL_REPOSITORY, act(self._remove)),
+            Entry("POST", _REPLICA + "/drain", MODEL_REPOSITORY, act(self._drain)),
+            Entry("POST", _REPLICA + "/resume", MODEL_REPOSITORY, act(self._resume)),
+            Entry("POST", _REPLICA + "/check", MODEL_REPOSITORY, act(self._check)),
+            Entry("GET", "/router/models", STATISTICS, act(self._models)),
+        ]
+
+    def _route(self, handle: Callable[[Exchange, Names], None]) -> RouteBuilder:
+        def guarded(exchange: Exchange, names: Names) -> None:
+            try:
+                if self._is_local_only and not _is_loopback(exchange.peer_host):
+                    raise NaiadError(
+                        Code.PERMISSION_DENIED,
+                        "the admin API is open to clients on the router's machine only: use "
+                        "--api-key-file, or --remote-admin to open it to everybody",
+                    )
+                handle(exchange, names)
+            except NaiadError as error:
+                respond_error(exchange, error)
+
+        return simple(guarded, _MAX_BODY_BYTES)
+
+    def _list(self, exchange: Exchange, names: Names) -> None:
+        fleet = self._core.fleet
+        rows = [replica_row(replica) for replica in (*fleet, *fleet.leaving)]
+        respond_json(exchange, msgspec.json.encode({"replicas": rows}))
+
+    def _show(self, exchange: Exchange, names: Names) -> None:
+        replica = self._core.fleet.find(names["replica"])
+        respond_json(exchange, msgspec.json.encode(replica_row(replica)))
+
+    def _add(self, exchange: Exchange, names: Names) -> None:
+        try:
+            spec = _spec_decoder.decode(exchange.body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise invalid_arg(f"not a replica: {error}") from None
+        replica = self._core.fleet.add(spec, "api")
+        exchange.respond(201, JSON_TYPE, msgspec.json.encode(replica_row(replica)))
+
+    def _remove(self, exchange: Exchange, names: Names) -> None:
+        replica = self._core.fleet.remove(names["replica"])
+        respond_json(exchange, msgspec.json.encode(replica_row(replica)))
+
+    def _drain(self, exchange: Exchange, names: Names) -> None:
+        replica = self._core.fleet.drain(names["replica"])
+        respond_json(exchange, msgspec.json.encode(replica_row(replica)))
+
+    def _resume(self, exchange: Exchange, names: Names) -> None:
+        replica = self._core.fleet.drain(names["replica"], is_draining=False)
+        respond_json(exchange, msgspec.json.encode(replica_row(replica)))
+
+    def _check(self, exchange: Exchange, names: Names) -> None:
+        replica = self._core.fleet.find(names["replica"])
+        self._check_soon(replica)
+        respond_json(exchange, msgspec.json.encode(replica_row(replica)))
+
+    def _models(self, exchange: Exchange, names: Names) -> None:
+        core = self._core
+        rows = [
+            {
+                "name": name,
+                "policy": core.routing(name).policy_name,
+                "replicas": sorted(replica.name for replica in core.fleet.candidates(name)),
+            }
+            for name in core.fleet.model_names()
+        ]
+        respond_json(exchange, msgspec.json.encode({"models": rows}))
+
+
+def replica_row(replica: Replica) -> dict[str, Any]:
+    now_s = time.monotonic()
+    return {
+        "name": replica.name,
+        "url": replica.spec.url,
+        "grpc": replica.spec.grpc,
+        "source": replica.source,
+        "state": "draining" if replica.is_draining else replica.state.value,
+        "health": replica.state.value,
+        "reason": _reason(replica, now_s),
+        "in_flight": replica.num_in_flight,
+        "breaker": replica.breaker.state.value,
+        "models": sorted(replica.models),
+        "unserved_models": replica.unserved_models,
+        "ejected": {
+            model: record.reason
+            for model, record in replica.records.items()
+            if record.ejected_until_s > now_s
+        },
+        "counters": dict(replica.counters),
+    }
+
+
+def _reason(replica: Replica, now_s: float) -> str:
+    parts = [replica.reason] if replica.reason else []
+    if replica.breaker.state is BreakerState.OPEN:
+        wait_s = max(0.0, replica.breaker.retry_s - now_s)
+        parts.append(
+            f"{replica.breaker.num_failures} requests in a row could not reach it; the next trial "
+            f"is in {wait_s:.1f} s"
+        )
+    return "; ".join(parts)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,173 @@
+"""The decisions of the router: which replica gets a request, and what happens when that fails.
+
+In:  a Relay, the request that is being passed on. Out: a Replica, or the error for the client.
+Rule: a decision is counted at the moment it is made (Fleet.on_sent), and every decision ends with
+      exactly one `ended`.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from naiad import log
+from naiad.errors import NaiadError, unavailable
+from naiad.keys.guard import unknown_model
+from naiad.router.config import ModelSpec, RouterConfig
+from naiad.router.fleet import Fleet
+from naiad.router.policies.least_load import LeastLoad
+from naiad.router.policy import MakePolicy, ObservingPolicy, Policy, build_policy, check_policy
+from naiad.router.replica import Replica, ReplicaState
+from naiad.router.retry_budget import RetryBudget
+from naiad.router.sequences import Sequences
+
+if TYPE_CHECKING:
+    from naiad.router.relay import Relay
+
+_MAX_ROUTINGS = 4096
+
+
+class ModelRouting:
+    """How requests of one model are routed."""
+
+    __slots__ = ("choose", "is_idempotent", "observer", "policy_name")
+
+    def __init__(self, policy_name: str, policy: Policy, spec: ModelSpec) -> None:
+        self.policy_name = policy_name
+        self.choose = policy.choose
+        self.is_idempotent = spec.idempotent
+        self.observer: ObservingPolicy | None = (
+            cast(ObservingPolicy, policy) if hasattr(policy, "on_sent") else None
+        )
+
+
+class RouterCore:
+    def __init__(
+        self,
+        config: RouterConfig,
+        fleet: Fleet,
+        policies: dict[str, MakePolicy] | None = None,
+    ) -> None:
+        """`policies` are policies that need parts of the router. Raises NaiadError for a policy
+        that cannot be made."""
+        self.fleet = fleet
+        self.sequences = Sequences()
+        self.counters: Counter[str] = Counter()
+        self.is_stopping = False
+        self._policies = policies or {}
+        self._least_load = LeastLoad()
+        self._reported: set[str] = set()
+        """Models whose policy failed, of which the log has warned."""
+        self.configure(config)
+
+    def configure(self, config: RouterConfig) -> None:
+        """Raises NaiadError, and changes nothing then."""
+        check_policy(config.policy, ModelSpec(), self._policies)
+        for pattern, spec in config.model.items():
+            try:
+                check_policy(spec.policy or config.policy, spec, self._policies)
+            except NaiadError as error:
+                raise NaiadError(error.code, f"model '{pattern}': {error.message}") from None
+        self.config = config
+        self.fleet.config = config
+        self.fleet.detector.options = config.outlier
+        self.retries = RetryBudget(config.retry.budget, config.retry.burst)
+        self._routings: dict[str, ModelRouting] = {}
+        self._reported.clear()
+
+    def routing(self, model: str) -> ModelRouting:
+        routing = self._routings.get(model)
+        if routing is None:
+            if len(self._routings) >= _MAX_ROUTINGS:
+                self._routings.clear()
+            spec = self.config.model_spec(model)
+            name = spec.policy or self.config.policy
+            routing = ModelRouting(name, build_policy(name, model, spec, self._policies), spec)
+            if self.fleet.knows(model):  # names that clients invent are not kept
+                self._routings[model] = routing
+        return routing
+
+    # Decisions.
+
+    def choose(self, relay: Relay) -> Replica | None:
+        """Chooses a replica and counts the request there. None if nobody can serve it."""
+        candidates: Sequence[Replica] = self.fleet.candidates(relay.model, relay.version)
+        replica: Replica | None
+        if relay.sequence is not None:
+            replica = self.sequences.place(
+                relay.model, relay.sequence, candidates, self._keeps_sequences
+            )
+        else:
+            if relay.tried:
+                untried = [replica for replica in candidates if replica not in relay.tried]
+                candidates = untried or candidates
+            if len(candidates) > 1:
+                replica = self._ask_policy(relay, candidates)
+            else:
+                replica = candidates[0] if candidates else None
+        if replica is not None:
+            self.fleet.on_sent(replica)
+            observer = relay.routing.observer
+            if observer is not None:
+                observer.on_sent(relay, replica)
+        return replica
+
+    def has_untried(self, relay: Relay) -> bool:
+        candidates = self.fleet.candidates(relay.model, relay.version)
+        return any(replica not in relay.tried for replica in candidates)
+
+    def _ask_policy(self, relay: Relay, candidates: Sequence[Replica]) -> Replica:
+        try:
+            replica = relay.routing.choose(relay, candidates)
+            if replica in candidates:
+                return replica
+            problem = f"it returned {replica!r}, which is not one of the replicas"
+        except Exception:
+            problem = traceback.format_exc()
+        self.counters["policy_failures"] += 1
+        if relay.model not in self._reported:
+            self._reported.add(relay.model)
+            log.error(
+                f"policy '{relay.routing.policy_name}' of model '{relay.model}' failed, least_load "
+                f"decides instead: {problem}"
+            )
+        return self._least_load.choose(None, candidates)
+
+    def _keeps_sequences(self, replica: Replica) -> bool:
+        return replica.state is not ReplicaState.DOWN and (
+            replica.name in self.fleet.replicas or replica in self.fleet.leaving
+        )
+
+    def ended(self, relay: Relay, replica: Replica) -> None:
+        self.fleet.on_ended(replica)
+        observer = relay.routing.observer
+        if observer is not None:
+            observer.on_ended(relay, replica)
+
+    def responded(self, relay: Relay, replica: Replica, status_is_error: bool) -> None:
+        """The response has begun."""
+        wait_s = time.monotonic() - relay.sent_s
+        self.fleet.on_response(replica, relay.model, is_error=status_is_error, duration_s=wait_s)
+        observer = relay.routing.observer
+        if observer is not None:
+            observer.on_first_byte(relay, replica, wait_s)
+
+    def nobody(self, model: str, version: str, reason: str = "") -> NaiadError:
+        """The error when no replica can serve the request."""
+        fleet = self.fleet
+        if model and not fleet.knows(model):
+            # While replicas start, nobody knows which models there are.
+            is_settled = any(
+                replica.state in (ReplicaState.READY, ReplicaState.NOT_READY) for replica in fleet
+            )
+            if is_settled:
+                return unknown_model(model)
+        self.counters["no_replica"] += 1
+        what = f"model '{model}'" if model else "the request"
+        if version:
+            what += f" version {version}"
+        message = f"no replica can serve {what} now"
+        return unavailable(f"{message}: {reason}" if reason else message, fleet.retry_after_s())

@@ -1,0 +1,172 @@
+"""The router's RPCs: what it passes on, what it knows itself, and what it refuses.
+
+Rule: the same as for HTTP (naiad.router.http_frontend).
+"""
+
+from __future__ import annotations
+
+from google.protobuf.message import Message
+
+from naiad.core.identity import Identity
+from naiad.core.memory_budget import MemoryBudget
+from naiad.errors import NaiadError, invalid_arg
+from naiad.frontends.grpc.frontend import API_CLASSES, HEALTH_SERVICE, MODEL_INFER, SERVICE
+from naiad.frontends.grpc.reflection import Reflection
+from naiad.frontends.grpc.response import fail
+from naiad.frontends.grpc.unary import unary
+from naiad.keys import api_class
+from naiad.keys.guard import Entrance, read_text, unknown_model
+from naiad.pb import grpc_service_pb2 as pb
+from naiad.pb import health_pb2
+from naiad.router.core import RouterCore
+from naiad.router.grpc_relay import CallBlocks, GrpcRelay
+from naiad.router.grpc_stream import StreamRelay
+from naiad.router.http_frontend import RouterKeys, index_rows, not_forwarded
+from naiad.router.request_fields import grpc_model, grpc_sequence
+from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.endpoint import GrpcEndpoint
+from naiad.transport.grpc.message import Buffer
+from naiad.transport.grpc.method import Method, UnaryHandler
+from naiad.transport.grpc.options import GrpcOptions
+from naiad.transport.grpc.protocol import GrpcProtocol
+
+_BY_MODEL = ("ModelMetadata", "ModelConfig", "ModelStatistics")
+_ANYWHERE = ("ServerMetadata",)
+
+
+class GrpcRouter:
+    def __init__(self, core: RouterCore, keys: RouterKeys, budget: MemoryBudget) -> None:
+        self._core = core
+        self._keys = keys
+        self._has_keys = keys.guard is not None
+        self._blocks = CallBlocks(keys.header_names, keys.replica_key)
+        self.endpoint = GrpcEndpoint(
+            self._methods(),
+            GrpcOptions(),
+            make_gate=None if keys.guard is None else self._make_gate,
+            budget=budget,
+        )
+
+    def protocol_factory(self) -> GrpcProtocol:
+        return self.endpoint.protocol_factory()
+
+    def _make_gate(self, method: Method, metadata: dict[str, str]) -> Entrance | None:
+        assert self._keys.guard is not None
+        return self._keys.guard.gate(method.api, read_text(metadata))
+
+    def _methods(self) -> list[Method]:
+        own: dict[str, UnaryHandler] = {
+            "ServerLive": unary(pb.ServerLiveRequest, self._live),
+            "ServerReady": unary(pb.ServerReadyRequest, self._ready),
+            "ModelReady": unary(pb.ModelReadyRequest, self._model_ready, lambda r: str(r.name)),
+            "RepositoryIndex": unary(pb.RepositoryIndexRequest, self._index),
+            **dict.fromkeys(_BY_MODEL, self._by_model),
+            **dict.fromkeys(_ANYWHERE, self._anywhere),
+        }
+        reflection = Reflection()
+        return [
+            Method(MODEL_INFER, api_class.INFERENCE, unary=self._infer),
+            Method(
+                f"{SERVICE}ModelStreamInfer",
+                api_class.INFERENCE,
+                stream=lambda call: StreamRelay(
+                    self._core, call, self._blocks, has_keys=self._has_keys
+                ),
+            ),
+            *(
+                Method(f"{SERVICE}{name}", api, unary=own.get(name) or _refusal(name))
+                for name, api in API_CLASSES.items()
+            ),
+            Method(
+                f"{HEALTH_SERVICE}Check",
+                api_class.HEALTH,
+                unary=unary(health_pb2.HealthCheckRequest, self._health),
+            ),
+            *(
+                Method(
+                    f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+                    api_class.UNCLASSIFIED,
+                    stream=reflection.open,
+                )
+                for version in ("v1", "v1alpha")
+            ),
+        ]
+
+    # Calls that are passed on.
+
+    def _infer(self, call: Call, message: Buffer) -> None:
+        try:
+            model, version = grpc_model(message, is_exact=self._has_keys)
+            sequence = grpc_sequence(message)
+            self._admit(call, model)
+        except NaiadError as error:
+            fail(call, error)
+            return
+        core = self._core
+        GrpcRelay(
+            core, core.routing(model), model, version, sequence, call, message, self._blocks
+        ).begin()
+
+    def _by_model(self, call: Call, message: Buffer) -> None:
+        try:
+            model, version = grpc_model(message, is_exact=self._has_keys)
+            self._admit(call, model)
+        except NaiadError as error:
+            fail(call, error)
+            return
+        core = self._core
+        GrpcRelay(
+            core, core.routing(model), model, version, None, call, message, self._blocks
+        ).begin()
+
+    def _anywhere(self, call: Call, message: Buffer) -> None:
+        core = self._core
+        GrpcRelay(core, core.routing(""), "", "", None, call, message, self._blocks).begin()
+
+    def _admit(self, call: Call, model: str) -> None:
+        """Raises NaiadError."""
+        admission = call.admission
+        if admission is None:
+            return
+        if not model and not admission.identity.may_see("*"):
+            # Statistics of all models would show those that the key may not see.
+            raise invalid_arg("the request names no model")
+        if model and not admission.identity.may_see(model):
+            raise unknown_model(model)
+        admission.note_model(model)
+
+    # What the router knows itself.
+
+    def _live(self, request: pb.ServerLiveRequest, identity: Identity | None) -> Message:
+        return pb.ServerLiveResponse(live=True)
+
+    def _ready(self, request: pb.ServerReadyRequest, identity: Identity | None) -> Message:
+        return pb.ServerReadyResponse(ready=self._is_ready())
+
+    def _is_ready(self) -> bool:
+        return self._core.fleet.is_ready and not self._core.is_stopping
+
+    def _model_ready(self, request: pb.ModelReadyRequest, identity: Identity | None) -> Message:
+        fleet = self._core.fleet
+        if not fleet.knows(request.name):
+            raise unknown_model(request.name)
+        return pb.ModelReadyResponse(ready=bool(fleet.candidates(request.name, request.version)))
+
+    def _index(self, request: pb.RepositoryIndexRequest, identity: Identity | None) -> Message:
+        rows = index_rows(self._core, identity, is_ready_only=request.ready)
+        index = pb.RepositoryIndexResponse.ModelIndex
+        return pb.RepositoryIndexResponse(
+            models=[
+                index(name=row.name, version=row.version, state=row.state, reason=row.reason)
+                for row in rows
+            ]
+        )
+
+    def _health(self, request: health_pb2.HealthCheckRequest, identity: Identity | None) -> Message:
+        kinds = health_pb2.HealthCheckResponse
+        return kinds(status=kinds.SERVING if self._is_ready() else kinds.NOT_SERVING)
+
+
+def _refusal(name: str) -> UnaryHandler:
+    error = not_forwarded(name)
+    return lambda call, message: fail(call, error)

@@ -1,0 +1,294 @@
+"""The router's HTTP routes: what it passes on, what it knows itself, and what it refuses.
+
+In:  heads and exchanges of the HTTP/1.1 transport. Out: a relay per request that is passed on.
+Rule: a request that concerns one model goes to one replica that serves it. The router responds
+      itself where the replicas together have the response: health, the index, the list of models.
+      What changes a server (load, shared memory, logging, tracing) is refused: it concerns each
+      replica by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from naiad import __version__
+from naiad.core.identity import Identity
+from naiad.core.memory_budget import MemoryBudget
+from naiad.errors import NaiadError, unsupported
+from naiad.frontends.http.response import (
+    respond_empty,
+    respond_error,
+    respond_json,
+    respond_openai_error,
+)
+from naiad.frontends.http.routes import Entry, Names, RouteTable, simple
+from naiad.keys.api_class import (
+    HEALTH,
+    INFERENCE,
+    LOGGING,
+    METADATA,
+    MODEL_CONFIG,
+    MODEL_REPOSITORY,
+    PAGE,
+    SHARED_MEMORY,
+    STATISTICS,
+    TRACE,
+)
+from naiad.keys.guard import Guard, unknown_model
+from naiad.protocol.openai.error import OpenAiError, from_core
+from naiad.protocol.openai.error import unknown_model as unknown_openai_model
+from naiad.router.core import ModelRouting, RouterCore
+from naiad.router.forward_head import ForwardHead
+from naiad.router.http_relay import HttpRelay
+from naiad.router.request_fields import json_sequence, openai_model
+from naiad.transport.http1.connection import Http1Connection
+from naiad.transport.http1.endpoint import Http1Endpoint
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.head import Head
+from naiad.transport.http1.limits import Http1Limits
+from naiad.transport.http1.route import Route
+
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
+_OPENAI_POSTS = (
+    r"/v1/(?:[^?]*)|/v2/(?:embed|rerank)|/(?:rerank|score|classify|pooling|tokenize|detokenize)"
+)
+_WELCOME = b"naiad router %b\n" % __version__.encode()
+
+
+class RouterKeys(msgspec.Struct, frozen=True):
+    guard: Guard | None = None
+    """None where the router does not check keys."""
+    replica_key: str = ""
+    """What replicas get in place of the clients' keys; empty passes the clients' keys on."""
+
+    @property
+    def header_names(self) -> tuple[str, ...]:
+        names = ("authorization", "x-api-key")
+        return names if self.guard is None else self.guard.header_names
+
+
+class HttpRouter:
+    def __init__(
+        self,
+        core: RouterCore,
+        keys: RouterKeys,
+        limits: Http1Limits,
+        budget: MemoryBudget,
+        more: Sequence[Entry] = (),
+    ) -> None:
+        """`more` are the routes of the admin API."""
+        self._core = core
+        self._keys = keys
+        self._started_s = int(time.time())
+        table = RouteTable([*more, *self._entries()], None, keys.guard)
+        self.endpoint = Http1Endpoint(table, limits, budget=budget)
+
+    def protocol_factory(self) -> Http1Connection:
+        return self.endpoint.protocol_factory()
+
+    def _entries(self) -> list[Entry]:
+        refuse = _refuse
+        memory = r"/v2/(?:system|cuda)sharedmemory(?:/.*)?"
+        return [
+            Entry("POST", _MODEL + "/infer", INFERENCE, self._infer),
+            Entry("POST", _MODEL + "/(?:generate|generate_stream)", INFERENCE, self._by_path),
+            Entry("GET", "/", PAGE, simple(_welcome)),
+            Entry("GET", "/v2/health/live", HEALTH, simple(_live)),
+            Entry("GET", "/v2/health/ready", HEALTH, simple(self._ready)),
+            Entry("GET", "/health/ready", HEALTH, simple(self._ready)),
+            Entry("GET", "/health", HEALTH, simple(self._health)),
+            Entry("GET", "/ping", HEALTH, simple(self._health)),
+            Entry("POST", "/ping", HEALTH, simple(self._health)),
+            Entry("GET", _MODEL + "/ready", HEALTH, simple(self._model_ready)),
+            Entry("GET", "/v2", METADATA, self._anywhere),
+            Entry("GET", "/version", METADATA, self._anywhere),
+            Entry("GET", _MODEL, METADATA, self._by_path),
+            Entry("GET", _MODEL + "/config", MODEL_CONFIG, self._by_path),
+            Entry("GET", _MODEL + "/stats", STATISTICS, self._by_path),
+            Entry("POST", "/v2/repository/index", MODEL_REPOSITORY, simple(self._index)),
+            Entry("POST", "/v2/repository/.*", MODEL_REPOSITORY, refuse("model control")),
+            Entry("GET", memory, SHARED_MEMORY, refuse("shared memory")),
+            Entry("POST", memory, SHARED_MEMORY, refuse("shared memory")),
+            Entry("GET", "/v2/logging", LOGGING, refuse("logging")),
+            Entry("POST", "/v2/logging", LOGGING, refuse("logging")),
+            Entry("GET", "/v2(?:/models/[^/]+)?/trace/setting", TRACE, refuse("tracing")),
+            Entry("POST", "/v2(?:/models/[^/]+)?/trace/setting", TRACE, refuse("tracing")),
+            Entry("GET", "/v1/models", METADATA, simple(self._models)),
+            Entry("GET", r"/v1/models/(?P<model>.+)", METADATA, simple(self._show_model)),
+            Entry("POST", _OPENAI_POSTS, INFERENCE, self._by_body),
+        ]
+
+    # Requests that are passed on.
+
+    def _forward(self, head: Head, *, is_openai: bool = False) -> ForwardHead:
+        return ForwardHead(
+            head,
+            is_openai=is_openai,
+            key_headers=self._keys.header_names,
+            replica_key=self._keys.replica_key,
+        )
+
+    def _infer(self, head: Head, names: Names) -> Route:
+        forward = self._forward(head)
+        model, version = names["model"], names["version"]
+        core = self._core
+        length = head.headers.get(b"inference-header-content-length", b"")
+        json_bytes = int(length) if length.isdigit() and len(length) < 19 else 0
+
+        def handle(exchange: Exchange) -> None:
+            sequence = json_sequence(exchange.body, json_bytes)
+            HttpRelay(
+                core, core.routing(model), model, version, sequence, exchange, forward
+            ).begin()
+
+        return Route(handle)
+
+    def _by_path(self, head: Head, names: Names) -> Route:
+        forward = self._forward(head)
+        model, version = names["model"], names["version"]
+        core = self._core
+
+        def handle(exchange: Exchange) -> None:
+            HttpRelay(core, core.routing(model), model, version, None, exchange, forward).begin()
+
+        return Route(handle)
+
+    def _anywhere(self, head: Head, names: Names) -> Route:
+        return self._by_path(head, {"model": "", "version": ""})
+
+    def _by_body(self, head: Head, names: Names) -> Route:
+        forward = self._forward(head, is_openai=True)
+        core = self._core
+
+        def handle(exchange: Exchange) -> None:
+            try:
+                model = self._named_model(exchange)
+            except OpenAiError as error:
+                respond_openai_error(exchange, error)
+            except NaiadError as error:
+                respond_openai_error(exchange, from_core(error))
+            else:
+                routing: ModelRouting = core.routing(model)
+                HttpRelay(core, routing, model, "", None, exchange, forward).begin()
+
+        return Route(handle)
+
+    def _named_model(self, exchange: Exchange) -> str:
+        """Raises NaiadError or OpenAiError."""
+        model = openai_model(exchange.body)
+        if not model:
+            served = self._core.fleet.model_names()
+            if len(served) != 1:
+                raise OpenAiError(
+                    400, "the request names no model: expected the field 'model'", param="model"
+                )
+            model = served[0]
+        admission = exchange.admission
+        if admission is not None:
+            if not admission.identity.may_see(model):
+                raise unknown_openai_model(model)
+            admission.note_model(model)
+        return model
+
+    # What the router knows itself.
+
+    def _ready(self, exchange: Exchange, names: Names) -> None:
+        respond_empty(exchange, 200 if self._is_ready() else 400)
+
+    def _health(self, exchange: Exchange, names: Names) -> None:
+        respond_empty(exchange, 200 if self._is_ready() else 503)
+
+    def _is_ready(self) -> bool:
+        return self._core.fleet.is_ready and not self._core.is_stopping
+
+    def _model_ready(self, exchange: Exchange, names: Names) -> None:
+        fleet = self._core.fleet
+        if fleet.candidates(names["model"], names["version"]):
+            respond_empty(exchange)
+        elif fleet.knows(names["model"]):
+            exchange.respond_error(400, "Model version not ready")
+        else:
+            respond_error(exchange, unknown_model(names["model"]))
+
+    def _index(self, exchange: Exchange, names: Names) -> None:
+        is_ready_only = b'"ready"' in bytes(exchange.body) and _wants_ready(bytes(exchange.body))
+        rows = index_rows(self._core, exchange.identity, is_ready_only=is_ready_only)
+        respond_json(exchange, msgspec.json.encode(rows))
+
+    def _models(self, exchange: Exchange, names: Names) -> None:
+        cards = [self._card(name) for name in self._openai_models(exchange.identity)]
+        respond_json(exchange, msgspec.json.encode({"object": "list", "data": cards}))
+
+    def _show_model(self, exchange: Exchange, names: Names) -> None:
+        if names["model"] in self._openai_models(exchange.identity):
+            respond_json(exchange, msgspec.json.encode(self._card(names["model"])))
+        else:
+            respond_openai_error(exchange, unknown_openai_model(names["model"]))
+
+    def _openai_models(self, identity: Identity | None) -> list[str]:
+        names = {name for replica in self._core.fleet for name in replica.openai_models}
+        return sorted(
+            name
+            for name in names
+            if (identity is None or identity.may_see(name)) and self._core.fleet.candidates(name)
+        )
+
+    def _card(self, name: str) -> dict[str, str | int]:
+        return {"id": name, "object": "model", "created": self._started_s, "owned_by": "naiad"}
+
+
+class IndexRow(msgspec.Struct, omit_defaults=True):
+    name: str
+    version: str = ""
+    state: str = ""
+    reason: str = ""
+
+
+def index_rows(
+    core: RouterCore, identity: Identity | None, *, is_ready_only: bool
+) -> list[IndexRow]:
+    """One row per model and version. A model is READY if one replica serves it."""
+    rows: dict[tuple[str, str], IndexRow] = {}
+    for replica in core.fleet:
+        for name, versions in replica.models.items():
+            for version in sorted(versions) or ["1"]:
+                rows[name, version] = IndexRow(name, version, "READY")
+    ready_names = {name for name, _ in rows}
+    if not is_ready_only:
+        for replica in core.fleet:
+            for name, reason in replica.unserved_models.items():
+                if name not in ready_names:
+                    rows[name, ""] = IndexRow(name, "", "UNAVAILABLE", reason)
+    return [
+        row for _, row in sorted(rows.items()) if identity is None or identity.may_see(row.name)
+    ]
+
+
+def _wants_ready(body: bytes) -> bool:
+    try:
+        return bool(msgspec.json.decode(body).get("ready"))
+    except (msgspec.DecodeError, AttributeError):
+        return False
+
+
+def _live(exchange: Exchange, names: Names) -> None:
+    respond_empty(exchange)
+
+
+def _welcome(exchange: Exchange, names: Names) -> None:
+    exchange.respond(200, b"Content-Type: text/plain\r\n", _WELCOME)
+
+
+def _refuse(what: str) -> Callable[[Head, Names], Route]:
+    error = not_forwarded(what)
+    return lambda head, names: Route(lambda exchange: respond_error(exchange, error))
+
+
+def not_forwarded(what: str) -> NaiadError:
+    return unsupported(
+        f"the router does not pass on requests for {what}, which concern one server: send them to "
+        "a replica"
+    )

@@ -1,0 +1,351 @@
+"""HTTP/1.1 connections to one replica, kept alive and used again.
+
+In:  `send(data, owner)`: a whole request. Out: calls to the owner, as the response arrives.
+Rule: a connection carries one request at a time, and costs no task and no future once it is open.
+      A response is passed on in the pieces in which it arrives; `pause` stops reading from the
+      replica, so that a slow client holds at most one read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from naiad.core.tensor import Buffer
+from naiad.router.address import Address
+from naiad.router.http_response import BadResponseError, HeadCache, ResponseHead
+from naiad.transport.http1.chunked import ChunkedDecoder, ChunkError
+
+CONNECT_LIMIT_S = 3.0
+IDLE_LIMIT_S = 4.0
+"""Servers close idle connections, uvicorn's after 5 s. A request that meets the end of one may not
+be sent again if it is not idempotent, so ours are closed first."""
+_MAX_HEAD_BYTES = 64 * 1024
+_JOIN_BYTES = 64 * 1024
+_WRITE_HIGH_BYTES = 1 << 20
+
+
+class ResponseOwner(Protocol):
+    """Receives one response: `on_whole`, or `on_head`, `on_data` and `on_end`; or `on_lost`, which
+    may come at any time and is the last call."""
+
+    is_head_request: bool
+    connection: UpstreamConnection | None
+    """Set by the connection when it carries the request."""
+
+    def on_whole(self, head: ResponseHead, data: bytes, body_start: int) -> None:
+        """`data` is the whole response, whose body begins at `body_start`."""
+
+    def on_head(self, head: ResponseHead) -> None: ...
+    def on_data(self, data: bytes) -> None: ...
+    def on_end(self) -> None: ...
+    def on_lost(self, reason: str, *, is_unsent: bool, is_reused: bool) -> None:
+        """`is_unsent`: no byte of the request has reached the replica. `is_reused`: the connection
+        had served an earlier request, so that it may have ended for want of use."""
+
+
+class HttpPool:
+    def __init__(
+        self, address: Address, tls: ssl.SSLContext | None = None, max_connections: int = 1024
+    ) -> None:
+        self.address = address
+        self.heads = HeadCache()
+        self.idle: list[UpstreamConnection] = []
+        self.busy: set[UpstreamConnection] = set()
+        self.is_closed = False
+        self._tls = tls
+        self._max_connections = max_connections
+        self._waiting: deque[tuple[Sequence[Buffer], ResponseOwner]] = deque()
+        self._opening: dict[asyncio.Task[None], ResponseOwner] = {}
+
+    @property
+    def num_connections(self) -> int:
+        return len(self.idle) + len(self.busy) + len(self._opening)
+
+    def send(self, parts: Sequence[Buffer], owner: ResponseOwner) -> None:
+        while self.idle:
+            connection = self.idle.pop()
+            if connection.is_open:
+                connection.send(parts, owner)
+                return
+        if self.num_connections >= self._max_connections:
+            self._waiting.append((parts, owner))
+        else:
+            self._open(parts, owner)
+
+    def _open(self, parts: Sequence[Buffer], owner: ResponseOwner) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect(parts, owner))
+        self._opening[task] = owner
+        task.add_done_callback(self._on_opened)
+
+    def _on_opened(self, task: asyncio.Task[None]) -> None:
+        self._opening.pop(task, None)
+
+    async def _connect(self, parts: Sequence[Buffer], owner: ResponseOwner) -> None:
+        address = self.address
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT_S):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: UpstreamConnection(self),
+                    address.host,
+                    address.port,
+                    ssl=self._tls,
+                    server_hostname=address.host if self._tls else None,
+                )
+        except (OSError, TimeoutError) as error:
+            owner.on_lost(
+                f"cannot connect to {address.authority}: {connect_reason(error)}",
+                is_unsent=True,
+                is_reused=False,
+            )
+            return
+        connection.send(parts, owner)
+
+    def cancel(self, owner: ResponseOwner) -> None:
+        """The owner, which has no connection yet, wants no response any more."""
+        for task, opening in self._opening.items():
+            if opening is owner:
+                task.cancel()
+                return
+        self._waiting = deque(entry for entry in self._waiting if entry[1] is not owner)
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """The connection has no request any more and may be used again."""
+        self.busy.discard(connection)
+        if self.is_closed:
+            connection.close()
+        elif self._waiting:
+            parts, owner = self._waiting.popleft()
+            connection.send(parts, owner)
+        else:
+            connection.idle_since_s = time.monotonic()
+            self.idle.append(connection)
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        self.busy.discard(connection)
+        if connection in self.idle:
+            self.idle.remove(connection)
+        if self._waiting and not self.is_closed:
+            self._open(*self._waiting.popleft())
+
+    def sweep(self, now_s: float) -> None:
+        """Closes connections that were idle for long; called at regular times."""
+        kept: list[UpstreamConnection] = []
+        for connection in self.idle:
+            if now_s - connection.idle_since_s > IDLE_LIMIT_S:
+                connection.close()
+            else:
+                kept.append(connection)
+        self.idle = kept
+
+    def fail_waiting(self, reason: str, should_fail: Callable[[ResponseOwner], bool]) -> None:
+        """The replica does not respond: ends the requests without a response so far that
+        `should_fail`."""
+        for connection in list(self.busy):
+            owner = connection.owner
+            if owner is not None and should_fail(owner):
+                connection.fail(reason)
+
+    def close(self) -> None:
+        """Requests in flight may finish."""
+        self.is_closed = True
+        for connection in self.idle:
+            connection.close()
+        self.idle.clear()
+
+
+class UpstreamConnection(asyncio.Protocol):
+    __slots__ = (
+        "_decoder",
+        "_has_served",
+        "_head",
+        "_heads",
+        "_held",
+        "_left",
+        "_pool",
+        "_transport",
+        "idle_since_s",
+        "is_open",
+        "owner",
+    )
+
+    def __init__(self, pool: HttpPool) -> None:
+        self._pool = pool
+        self._heads = pool.heads.heads
+        self._transport: asyncio.Transport
+        self.is_open = False
+        self.owner: ResponseOwner | None = None
+        self.idle_since_s = 0.0
+        self._has_served = False
+        self._held = b""
+        """The beginning of a response head."""
+        self._head: ResponseHead | None = None
+        """The head of the response whose body is arriving."""
+        self._left = 0
+        self._decoder: ChunkedDecoder | None = None
+
+    def send(self, parts: Sequence[Buffer], owner: ResponseOwner) -> None:
+        self.owner = owner
+        owner.connection = self
+        self._pool.busy.add(self)
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
+
+    def pause(self) -> None:
+        if self.is_open:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self.is_open:
+            self._transport.resume_reading()
+
+    def abandon(self) -> None:
+        """The client has left: closing the connection tells the replica."""
+        self.owner = None
+        self.close()
+
+    def fail(self, reason: str) -> None:
+        owner, self.owner = self.owner, None
+        self.close()
+        if owner is not None:
+            owner.on_lost(reason, is_unsent=False, is_reused=False)
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._transport.abort()
+
+    # The transport's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(_WRITE_HIGH_BYTES)
+        self.is_open = True
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.is_open = False
+        self._pool.forget(self)
+        owner, self.owner = self.owner, None
+        if owner is None:
+            return
+        head = self._head
+        if head is not None and head.content_length < 0 and not head.is_chunked:
+            owner.on_end()
+            return
+        reason = f": {connect_reason(exc)}" if exc is not None else ""
+        owner.on_lost(
+            f"the replica closed the connection before its response was complete{reason}",
+            is_unsent=False,
+            is_reused=self._has_served,
+        )
+
+    def data_received(self, data: bytes) -> None:
+        owner = self.owner
+        if owner is None:
+            self.close()  # a replica that sends without being asked cannot be understood
+            return
+        if self._head is not None:
+            self._continue(owner, data)
+            return
+        if self._held:
+            data = self._held + data
+            self._held = b""
+        end = data.find(b"\r\n\r\n")
+        if end < 0:
+            if len(data) > _MAX_HEAD_BYTES:
+                self._break("the head of the response is too long")
+            else:
+                self._held = data
+            return
+        end += 4
+        block = data[:end]
+        head = self._heads.get(block)
+        if head is None:
+            try:
+                head = self._pool.heads.parse(block)
+            except BadResponseError as error:
+                self._break(str(error))
+                return
+        if head.status < 200:  # an informational response comes before the response
+            if data[end:]:
+                self.data_received(data[end:])
+            return
+        if len(data) == end + head.content_length and not owner.is_head_request:
+            self._end(head)
+            owner.on_whole(head, data, end)
+            return
+        if owner.is_head_request:
+            self._end(head)
+            owner.on_whole(head, block, end)
+            return
+        self._head = head
+        self._left = head.content_length
+        self._decoder = ChunkedDecoder(sys.maxsize, sys.maxsize) if head.is_chunked else None
+        owner.on_head(head)
+        if self.owner is owner and len(data) > end:
+            self._continue(owner, data[end:])
+
+    def _continue(self, owner: ResponseOwner, data: bytes) -> None:
+        head = self._head
+        assert head is not None
+        decoder = self._decoder
+        if decoder is not None:
+            try:
+                stop = decoder.feed(data)
+            except ChunkError as error:
+                self._break(str(error))
+                return
+            if decoder.body:
+                piece = bytes(decoder.body)
+                decoder.body.clear()
+                owner.on_data(piece)
+            if decoder.is_done and self.owner is owner:
+                self._end(head, has_more=stop < len(data))
+                owner.on_end()
+            return
+        if self._left < 0:
+            owner.on_data(data)
+            return
+        if len(data) > self._left:
+            self._break("the response is longer than its Content-Length")
+            return
+        self._left -= len(data)
+        owner.on_data(data)
+        if self._left == 0 and self.owner is owner:
+            self._end(head)
+            owner.on_end()
+
+    def _end(self, head: ResponseHead, *, has_more: bool = False) -> None:
+        """The response is complete."""
+        self.owner = None
+        self._head = None
+        self._decoder = None
+        self._has_served = True
+        if head.is_closing or has_more:
+            self._pool.busy.discard(self)
+            self.close()
+        else:
+            self._pool.release(self)
+
+    def _break(self, reason: str) -> None:
+        owner, self.owner = self.owner, None
+        self.close()
+        if owner is not None:
+            owner.on_lost(reason, is_unsent=False, is_reused=False)
+
+
+def connect_reason(error: BaseException) -> str:
+    if isinstance(error, TimeoutError) and not error.strerror:
+        return f"no response within {CONNECT_LIMIT_S:g} s"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

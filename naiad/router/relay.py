@@ -1,0 +1,191 @@
+"""One request on its way through the router: attempts, until one replica responds.
+
+A subclass knows the protocol: how to send the request to a replica, and how to respond.
+Rule: a request is sent again only before the first byte of its response has gone to the client, and
+      only if that is safe: it never reached the replica, the replica refused to begin with it, or
+      executing it twice does no harm (idempotent, and not part of a sequence).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from naiad.core.tensor import Buffer
+from naiad.errors import NaiadError, unavailable
+
+if TYPE_CHECKING:
+    from naiad.router.core import ModelRouting, RouterCore
+    from naiad.router.replica import Replica
+    from naiad.router.sequences import SequenceStep
+
+_monotonic = time.monotonic
+
+
+class Relay(ABC):
+    __slots__ = (
+        "_timer",
+        "core",
+        "is_over",
+        "is_responding",
+        "model",
+        "num_attempts",
+        "replica",
+        "routing",
+        "sent_s",
+        "sequence",
+        "tried",
+        "version",
+    )
+
+    def __init__(
+        self,
+        core: RouterCore,
+        routing: ModelRouting,
+        model: str,
+        version: str,
+        sequence: SequenceStep | None,
+    ) -> None:
+        self.core = core
+        self.routing = routing
+        self.model = model
+        self.version = version
+        self.sequence = sequence
+        self.replica: Replica | None = None
+        """The replica that works on the request now."""
+        self.tried: list[Replica] = []
+        """Replicas that failed with it."""
+        self.num_attempts = 0
+        self.sent_s = 0.0
+        self.is_responding = False
+        """The response has begun: the request cannot be sent again."""
+        self.is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # What a policy may read; see RoutedRequest.
+
+    @property
+    @abstractmethod
+    def path(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def body(self) -> Buffer: ...
+
+    @abstractmethod
+    def header(self, name: str) -> str: ...
+
+    # The protocol's part.
+
+    @abstractmethod
+    def send(self, replica: Replica) -> None:
+        """Sends the request."""
+
+    @abstractmethod
+    def respond_error(self, error: NaiadError) -> None:
+        """Responds to the client with an error of the router's own."""
+
+    @property
+    def is_idempotent(self) -> bool:
+        return self.routing.is_idempotent and self.sequence is None
+
+    @property
+    def may_move(self) -> bool:
+        """True if the request may be sent to another replica although this one may have begun."""
+        return not self.is_responding and self.is_idempotent
+
+    # Attempts.
+
+    def begin(self) -> None:
+        self.core.retries.on_request()
+        self._attempt("")
+
+    def _attempt(self, reason: str) -> None:
+        self._timer = None
+        replica = self.core.choose(self)
+        if replica is None:
+            if self.num_attempts and self.num_attempts <= self.core.config.retry.max_retries:
+                self.num_attempts += 1
+                self._wait(reason)
+                return
+            self.is_over = True
+            self.respond_error(self.core.nobody(self.model, self.version, reason))
+            return
+        self.replica = replica
+        self.num_attempts += 1
+        replica.counters["requests"] += 1
+        self.sent_s = _monotonic()
+        self.send(replica)
+
+    def on_failure(self, reason: str, *, is_unsent: bool, is_reused: bool) -> None:
+        """The attempt ended without a response."""
+        replica = self.replica
+        if replica is None or self.is_over:
+            return
+        self.replica = None
+        if not is_reused:
+            self.core.fleet.on_failure(replica, "connect_failures" if is_unsent else "lost")
+        self.core.ended(self, replica)
+        reason = f"replica '{replica.name}': {reason}"
+        if (is_unsent or self.is_idempotent) and self._may_retry():
+            self._retry(replica, reason)
+            return
+        self.is_over = True
+        self.core.counters["failures"] += 1
+        retry_after_s = self.core.fleet.retry_after_s() if is_unsent or self.is_idempotent else None
+        self.respond_error(unavailable(reason, retry_after_s))
+
+    def should_pass_on(self) -> bool:
+        """The replica has refused to begin with the request. Returns True if another replica gets
+        it; the refusal is the response to the client otherwise."""
+        replica = self.replica
+        if replica is None or self.sequence is not None:
+            return False
+        self.tried.append(replica)
+        if not self.core.has_untried(self) or not self._may_retry():
+            self.tried.pop()
+            return False
+        replica.counters["not_admitted"] += 1
+        self.replica = None
+        self.core.ended(self, replica)
+        self._retry(replica, f"replica '{replica.name}' did not admit the request")
+        return True
+
+    def _may_retry(self) -> bool:
+        core = self.core
+        return self.num_attempts <= core.config.retry.max_retries and core.retries.spend()
+
+    def _retry(self, replica: Replica, reason: str) -> None:
+        self.core.counters["retries"] += 1
+        if replica not in self.tried:
+            self.tried.append(replica)
+        if self.core.has_untried(self):
+            self._attempt(reason)
+        else:
+            self._wait(reason)
+
+    def _wait(self, reason: str) -> None:
+        wait_s = self.core.config.retry.backoff_s * 2 ** (self.num_attempts - 1)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._attempt, reason)
+
+    # Ends.
+
+    def note_response(self, *, is_error: bool) -> None:
+        """The response has begun, and its first byte goes to the client now."""
+        self.is_responding = True
+        assert self.replica is not None
+        self.core.responded(self, self.replica, is_error)
+
+    def note_end(self) -> None:
+        """The response is complete, or will never be."""
+        self.is_over = True
+        replica, self.replica = self.replica, None
+        if replica is not None:
+            self.core.ended(self, replica)
+
+    def cancel_wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

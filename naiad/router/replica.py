@@ -1,0 +1,99 @@
+"""One server behind the router: what is known about it, and how much of ours it works on.
+
+In:  results of health checks (naiad.router.health) and outcomes of requests. Out: attributes that
+     policies read.
+Rule: `num_in_flight` grows at the moment of the decision, not when the request is sent, so that the
+      next decision of the same turn sees it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from naiad.router.breaker import Breaker, BreakerOptions
+from naiad.router.config import ReplicaSpec
+from naiad.router.outlier import OutlierRecord
+
+if TYPE_CHECKING:
+    from naiad.router.grpc_pool import GrpcPool
+    from naiad.router.http_pool import HttpPool
+
+
+class ReplicaState(enum.Enum):
+    STARTING = "starting"
+    """No health check has ended yet."""
+    READY = "ready"
+    NOT_READY = "not ready"
+    """It lives, and says that it is not ready. It gets requests only if no other can."""
+    DOWN = "down"
+
+
+class Replica:
+    __slots__ = (
+        "breaker",
+        "counters",
+        "grpc_pool",
+        "http_pool",
+        "is_draining",
+        "models",
+        "name",
+        "num_in_flight",
+        "openai_models",
+        "reason",
+        "records",
+        "since_s",
+        "source",
+        "spec",
+        "state",
+        "unserved_models",
+    )
+
+    http_pool: HttpPool
+    grpc_pool: GrpcPool | None
+
+    def __init__(
+        self,
+        spec: ReplicaSpec,
+        breaker: BreakerOptions,
+        clock_s: Callable[[], float],
+        source: str = "flag",
+    ) -> None:
+        self.spec = spec
+        self.name = spec.full_name
+        self.source = source
+        """Who added it: flag, file or api."""
+        self.state = ReplicaState.STARTING
+        self.reason = "no health check has ended yet"
+        """Why the state is what it is."""
+        self.since_s = clock_s()
+        """The time of the last change of the state."""
+        self.is_draining = False
+        self.num_in_flight = 0
+        """Requests of this router that the replica has not responded to."""
+        self.models: dict[str, frozenset[str]] = {}
+        """The versions of each model that are ready; no versions where the server has none."""
+        self.unserved_models: dict[str, str] = {}
+        """Models that are in its repository and not ready, and why."""
+        self.openai_models: frozenset[str] = frozenset()
+        """Models that its OpenAI routes serve."""
+        self.breaker = Breaker(breaker, clock_s)
+        self.records: dict[str, OutlierRecord] = {}
+        """By model."""
+        self.counters: Counter[str] = Counter()
+        self.grpc_pool = None
+
+    def record(self, model: str) -> OutlierRecord:
+        record = self.records.get(model)
+        if record is None:
+            record = self.records[model] = OutlierRecord()
+        return record
+
+    def serves(self, model: str, version: str) -> bool:
+        versions = self.models.get(model)
+        return versions is not None and (not version or not versions or version in versions)
+
+    def __repr__(self) -> str:
+        return f"<Replica {self.name} {self.state.value}>"
