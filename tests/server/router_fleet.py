@@ -77,6 +77,7 @@ _MODELS = {
         _CONFIG
         + """sequence_batching {
   max_sequence_idle_microseconds: 60000000
+  oldest { max_candidate_sequences: 64 }
   control_input [
     { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] },
     { name: "CORRID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] }
