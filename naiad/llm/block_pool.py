@@ -15,6 +15,10 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Run
 from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from naiad.llm.kv_events import KvEvents
 
 
 def root_hash(salt: str, owner: str = "") -> bytes:
@@ -37,6 +41,8 @@ class BlockPool:
         self._num_holders = [0] * num_blocks
         self._block_of: dict[bytes, int] = {}
         self._hash_of: list[bytes | None] = [None] * num_blocks
+        self.events: KvEvents | None = None
+        """What is told about the content; None where nobody listens."""
 
     @property
     def capacity(self) -> int:
@@ -91,20 +97,26 @@ class BlockPool:
                 if self._hash_of[block] is None:
                     self._free.move_to_end(block, last=False)
 
-    def remember(self, block: int, block_hash: bytes) -> None:
-        """Records the content of the block. A second block with the same content stays
-        anonymous."""
+    def remember(self, block: int, block_hash: bytes) -> bool:
+        """Records the content of the block. A second block with the same content stays anonymous.
+        Returns True if the content is new."""
         if block_hash not in self._block_of and self._hash_of[block] is None:
             self._block_of[block_hash] = block
             self._hash_of[block] = block_hash
+            return True
+        return False
 
     def forget_all(self) -> None:
         """Forgets all content. After a failed step no content can be trusted."""
         self._block_of.clear()
         self._hash_of = [None] * self.num_blocks
+        if self.events is not None:
+            self.events.cleared()
 
     def _forget(self, block: int) -> None:
         block_hash = self._hash_of[block]
         if block_hash is not None:
             del self._block_of[block_hash]
             self._hash_of[block] = None
+            if self.events is not None:
+                self.events.removed(block_hash)

@@ -22,12 +22,14 @@ from naiad.errors import NaiadError, internal, invalid_arg, unavailable
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.engine_statistics import EngineLoad, EngineStatistics
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
+from naiad.llm.kv_events import KvEvents
 from naiad.llm.sequence import Sequence, Status
 from naiad.llm.sequence_builder import SequenceBuilder
 from naiad.llm.step.runner import LaunchedStep, Runner
 from naiad.llm.token_scheduler import StepPlan, TokenScheduler
 
 if TYPE_CHECKING:
+    from naiad.llm.kv_events import KvEventPublisher
     from naiad.llm.text.chat_template import ChatTemplate
 
 MIN_BATCHED_TOKENS = 256
@@ -57,6 +59,8 @@ class Engine:
         """The format of the KV cache, if it differs from that of the activations, as text for
         people."""
         self.statistics = EngineStatistics()
+        self.kv_publisher: KvEventPublisher | None = None
+        """Who is told what the prefix cache holds; None where nobody asked for it."""
         self._depth = 1 if is_asynchronous else 0
         self._clock_ns = clock_ns
         self._random = random.Random(settings.seed)
@@ -125,8 +129,21 @@ class Engine:
         if on_launched is not None:
             on_launched()
         self._catch_up(self._depth if plan.rows else 0)
+        if self.kv_publisher is not None:
+            self._publish()
         outputs, self._outputs = self._outputs, []
         return outputs
+
+    def publish_to(self, publisher: KvEventPublisher) -> None:
+        """Tells readers from now on what the prefix cache holds."""
+        self.scheduler.pool.events = KvEvents(self.scheduler.pool.block_size)
+        self.scheduler.pool.events.cleared()
+        self.kv_publisher = publisher
+
+    def _publish(self) -> None:
+        events = self.scheduler.pool.events
+        if events is not None and self.kv_publisher is not None and (batch := events.pop()):
+            self.kv_publisher.publish(batch)
 
     def run(self, requests: Iterable[GenerationRequest]) -> Iterable[TokenOutput]:
         """Submits all and steps until they are done: for scripts and benchmarks."""

@@ -59,6 +59,13 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     share_prefix_cache: bool = False
     """Lets requests of different API keys share prefixes. A client can then measure whether
     another's prompt begins like its own."""
+    kv_events_endpoint: str = ""
+    """Where a router learns what the prefix cache holds, e.g. tcp://*:5557: vLLM's KV events over
+    ZeroMQ. Empty publishes nothing. Each instance needs an endpoint of its own."""
+    kv_events_replay_endpoint: str = ""
+    """Where readers fetch events that they have missed, e.g. tcp://*:5558."""
+    kv_events_topic: str = ""
+    """The topic of the events, e.g. kv@10.0.0.1@llama for readers that expect vLLM's."""
     trust_remote_code: bool = False
     """Lets a checkpoint without a fast path bring Python code of its own."""
     allow_pickle: bool = False
@@ -96,6 +103,16 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.load_format not in ("auto", "dummy"):
             raise invalid_arg(f"load_format is '{self.load_format}', expected auto or dummy")
+        for name in ("kv_events_endpoint", "kv_events_replay_endpoint"):
+            endpoint = getattr(self, name)
+            if endpoint and not endpoint.startswith(("tcp://", "ipc://")):
+                raise invalid_arg(
+                    f"{name} is '{endpoint}', expected tcp://HOST:PORT, tcp://*:PORT or ipc://PATH"
+                )
+        if self.kv_events_replay_endpoint and not self.kv_events_endpoint:
+            raise invalid_arg("kv_events_replay_endpoint needs kv_events_endpoint")
+        if self.kv_events_endpoint and not self.enable_prefix_caching:
+            raise invalid_arg("kv_events_endpoint needs enable_prefix_caching")
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
             raise invalid_arg(f"block_size is {self.block_size}, expected a power of two")
         for name in (

@@ -281,9 +281,34 @@ class TokenScheduler:
         hashes = sequence.hash_full_blocks(
             min(num_computed, len(sequence.tokens)), self.pool.block_size
         )
-        for index in range(sequence.num_remembered, len(hashes)):
-            self.pool.remember(sequence.blocks[index], hashes[index])
+        pool, first = self.pool, sequence.num_remembered
+        new = [
+            index
+            for index in range(first, len(hashes))
+            if pool.remember(sequence.blocks[index], hashes[index])
+        ]
+        if new and pool.events is not None:
+            self._report(sequence, hashes, new)
         sequence.num_remembered = max(sequence.num_remembered, len(hashes))
+
+    def _report(self, sequence: Sequence, hashes: list[bytes], new: list[int]) -> None:
+        """Tells what the blocks `new` of the sequence hold, as runs of blocks that follow each
+        other."""
+        events, size = self.pool.events, self.pool.block_size
+        assert events is not None
+        start = 0
+        for end in range(1, len(new) + 1):
+            if end < len(new) and new[end] == new[end - 1] + 1:
+                continue
+            first, last = new[start], new[end - 1]
+            events.stored(
+                hashes[first : last + 1],
+                hashes[first - 1] if first else None,
+                sequence.tokens[first * size : (last + 1) * size],
+                sequence.request.cache_salt,
+                sequence.request.cache_owner,
+            )
+            start = end
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

@@ -37,6 +37,8 @@ class Fleet:
         self.leaving: set[Replica] = set()
         """Replicas that were removed and still have requests."""
         self.detector = OutlierDetector(config.outlier, clock_s)
+        self.on_unreachable: Callable[[Replica], None] | None = None
+        """Called when a request could not reach a replica: its health is worth a check."""
         self.generation = 0
         """Grows whenever the candidates of a model may have changed."""
         self._clock_s = clock_s
@@ -217,6 +219,8 @@ class Fleet:
     def on_failure(self, replica: Replica, kind: str) -> None:
         """The replica could not be reached or died; `kind` is for the counter."""
         replica.counters[kind] += 1
+        if self.on_unreachable is not None:
+            self.on_unreachable(replica)
         was = replica.breaker.state
         replica.breaker.on_failure()
         if replica.breaker.state is not was:

@@ -109,6 +109,7 @@ class RouterProcess:
         self._listeners: list[asyncio.Server] = []
         self._checks: dict[Replica, tuple[HealthCheck, asyncio.Task[None]]] = {}
         self._fleet = Fleet(self._config, on_added=self._on_added, on_removed=self._on_removed)
+        self._fleet.on_unreachable = self._check_soon
         self._core = RouterCore(self._config, self._fleet)
 
     async def run(self) -> int:
@@ -281,7 +282,8 @@ class RouterProcess:
             replica.grpc_pool.close()
 
     def _check_soon(self, replica: Replica) -> None:
-        self._checks[replica][0].check_soon()
+        if replica in self._checks:
+            self._checks[replica][0].check_soon()
 
     def _on_down(self, replica: Replica, reason: str, is_long: bool) -> None:
         """Requests without a response so far move to other replicas; after a long time all of them

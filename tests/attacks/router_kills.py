@@ -123,7 +123,8 @@ def attack(one: Fleet, num_requests: int, num_kills: int, seed: int) -> Outcome:
         time.sleep(chance.uniform(0.05, 0.3))
         name = chance.choice(("a", "b"))
         one.kill(name)
-        one.start(name)
+        # The router may not know yet that it is gone, so its word alone is not enough.
+        one.start(name).wait_started()
         one.wait_ready("a", "b")
         if num_kills > 5:
             print(f"kill {number + 1}: {load.num_sent} requests, {len(load.failures)} failures")

@@ -177,7 +177,10 @@ class Fleet:
         def are_ready() -> bool:
             rows = self.replicas()
             return all(
-                name in rows and rows[name]["state"] == "ready" and rows[name]["models"]
+                name in rows
+                and rows[name]["state"] == "ready"
+                and rows[name]["models"]
+                and rows[name]["breaker"] != "open"
                 for name in names
             )
 

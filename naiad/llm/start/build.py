@@ -15,6 +15,7 @@ import torch
 from naiad.llm.block_pool import BlockPool
 from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import EngineSettings
+from naiad.llm.kv_events import KvEventPublisher
 from naiad.llm.models.decoder import Decoder
 from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import DecoderWeights
@@ -205,4 +206,12 @@ def _assemble(
     engine.kv_cache = describe_kv_cache(cache_dtype, kv_scales)
     if is_gpu:
         warm_up(engine)
+    if settings.kv_events_endpoint:
+        engine.publish_to(
+            KvEventPublisher(
+                settings.kv_events_endpoint,
+                settings.kv_events_replay_endpoint,
+                settings.kv_events_topic,
+            )
+        )
     return engine
