@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import heapq
 import itertools
+import math
 import random
 import statistics
 import sys
@@ -254,8 +255,8 @@ class Traffic:
             yield now_s
 
     def chats(self) -> Iterator[Request]:
-        """Conversations of several turns about a document of 2,000 to 10,000 tokens each, with one of
-        8 system prompts of 1,000 tokens."""
+        """Conversations of several turns, each about a document of 2,000 to 10,000 tokens, with one
+        of 8 system prompts of 1,000 tokens."""
         systems = [self._tokens(1000) for _ in range(8)]
         for number, arrival_s in enumerate(self._arrivals(3.4, self._num_requests // 6)):
             history = self._chance.choice(systems) + self._tokens(self._chance.uniform(2e3, 1e4))
@@ -348,19 +349,21 @@ def simulate(shape: str, policy: str, num_replicas: int, num_requests: int, seed
 
 def check(shape: str, results: dict[str, Result]) -> list[str]:
     """What does not reach its goal."""
-    prefix, problems = results["prefix"], []
+    prefix = results["prefix"]
+    problems: list[str] = []
     # A prefix that all ask for is soon in every cache, whatever the policy.
-    if shape not in ("no_sharing", "hot_prefix"):
-        if prefix.median_ms > results["round_robin"].median_ms / 2:
-            problems.append("median above half of round_robin's")
+    is_shared = shape not in ("no_sharing", "hot_prefix")
+    if is_shared and prefix.median_ms > results["round_robin"].median_ms / 2:
+        problems.append("median above half of round_robin's")
     if prefix.hit_rate < 0.9 * prefix.ideal_rate:
         problems.append("hit rate below 90% of the ideal")
     if prefix.busiest > 2 * results["least_load"].busiest:
         problems.append(f"one replica has {prefix.busiest:.0%} of the requests")
-    for field in ("median_ms", "p95_ms"):
-        if getattr(prefix, field) > getattr(results["least_load"], field) * 1.02:
-            problems.append(f"{field} above least_load's")
-    return problems
+    return problems + [
+        f"{field} above least_load's"
+        for field in ("median_ms", "p95_ms")
+        if getattr(prefix, field) > getattr(results["least_load"], field) * 1.02
+    ]
 
 
 def table(rows: dict[tuple[int, str], dict[str, Result]]) -> str:
@@ -389,8 +392,6 @@ def plot(rows: dict[tuple[int, str], dict[str, Result]]) -> str:
     low, high = 1.0, max(values) * 1.3
 
     def y(value: float) -> float:
-        import math
-
         span = math.log(high / low)
         return bottom - (bottom - 30) * math.log(max(value, low) / low) / span
 
@@ -427,7 +428,8 @@ def plot(rows: dict[tuple[int, str], dict[str, Result]]) -> str:
     for number, policy in enumerate(POLICIES):
         parts.append(
             f'<rect x="{left + number * 120}" y="338" width="10" height="10" '
-            f'fill="{colours[policy]}"/><text x="{left + 14 + number * 120}" y="347">{policy}</text>'
+            f'fill="{colours[policy]}"/>'
+            f'<text x="{left + 14 + number * 120}" y="347">{policy}</text>'
         )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -453,7 +455,7 @@ def main() -> int:
             rows[num_replicas, shape] = results
             problems = check(shape, results)
             num_problems += len(problems)
-            print(num_replicas, shape, "ok" if not problems else problems, flush=True)
+            print(num_replicas, shape, problems or "ok", flush=True)
     print(table(rows))
     if arguments.write is not None:
         arguments.write.write_text(plot(rows))

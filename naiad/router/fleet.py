@@ -60,9 +60,9 @@ class Fleet:
             if other.spec.http_address.authority == authority:
                 raise invalid_arg(f"the replica '{other.name}' has the url '{spec.url}' already")
         replica = Replica(spec, self.config.breaker, self._clock_s, source)
-        self.replicas[name] = replica
         if self._on_added is not None:
             self._on_added(replica)
+        self.replicas[name] = replica
         self.changed()
         log.info(f"replica '{name}' added: {spec.url}")
         return replica

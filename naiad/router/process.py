@@ -50,8 +50,10 @@ from naiad.router.grpc_pool import GrpcPool
 from naiad.router.health import HealthCheck
 from naiad.router.http_frontend import HttpRouter, RouterKeys
 from naiad.router.http_pool import HttpPool
+from naiad.router.kv_subscriber import KvSubscriber
 from naiad.router.metrics import RouterMetrics
 from naiad.router.options import RouterOptions
+from naiad.router.prefixes import Prefixes
 from naiad.router.relay import Relay
 from naiad.router.replica import Replica
 from naiad.server import LISTEN_BACKLOG, StopSignals
@@ -110,7 +112,9 @@ class RouterProcess:
         self._checks: dict[Replica, tuple[HealthCheck, asyncio.Task[None]]] = {}
         self._fleet = Fleet(self._config, on_added=self._on_added, on_removed=self._on_removed)
         self._fleet.on_unreachable = self._check_soon
-        self._core = RouterCore(self._config, self._fleet)
+        self._prefixes = Prefixes()
+        self._subscribers: dict[Replica, KvSubscriber] = {}
+        self._core = RouterCore(self._config, self._fleet, {"prefix": self._prefixes.make})
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -253,7 +257,16 @@ class RouterProcess:
     # Replicas.
 
     def _on_added(self, replica: Replica) -> None:
+        """Raises NaiadError, and has opened nothing then."""
         spec: ReplicaSpec = replica.spec
+        loop = asyncio.get_running_loop()
+        if spec.kv_events:
+            self._subscribers[replica] = KvSubscriber(
+                spec.kv_events,
+                spec.kv_replay,
+                loop,
+                lambda topic, events: self._prefixes.on_events(replica, topic, events),
+            )
         address, grpc = spec.http_address, spec.grpc_address
         tls = self._replica_tls
         replica.http_pool = HttpPool(
@@ -271,12 +284,16 @@ class RouterProcess:
             key=self._replica_key,
             on_down=self._on_down,
         )
-        self._checks[replica] = check, asyncio.get_running_loop().create_task(check.run())
+        self._checks[replica] = check, loop.create_task(check.run())
 
     def _on_removed(self, replica: Replica) -> None:
         check = self._checks.pop(replica, None)
         if check is not None:
             check[1].cancel()
+        subscriber = self._subscribers.pop(replica, None)
+        if subscriber is not None:
+            subscriber.stop()
+        self._prefixes.forget(replica)
         replica.http_pool.close()
         if replica.grpc_pool is not None:
             replica.grpc_pool.close()

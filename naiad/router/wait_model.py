@@ -4,7 +4,8 @@
 
 The three numbers are fitted to the waits of all replicas of a model (recursive least squares that
 forgets), and each replica has a factor for how much slower or faster it is than the fit.
-Rule: there is nothing to tune. The numbers begin at those of a fast GPU and follow the measurements.
+Rule: there is nothing to tune. The numbers begin at those of a fast GPU and then follow what is
+      measured.
 """
 
 from __future__ import annotations
