@@ -26,25 +26,32 @@ class WaitModel:
         # The beginning counts as much as a few measurements.
         self._p = [[0.1, 0.0, 0.0], [0.0, 0.1, 0.0], [0.0, 0.0, 0.001]]
         self._factors: dict[str, float] = {}
+        self._mean_factor = 1.0
 
     def predict_s(self, name: str, num_tokens: float, num_running: float) -> float:
+        return self._base_s(num_tokens, num_running) * self._factor(name)
+
+    def _base_s(self, num_tokens: float, num_running: float) -> float:
         theta, floor = self._theta, _FLOOR
-        wait_s = (
+        return (
             max(theta[0], floor[0])
             + max(theta[1], floor[1]) * num_tokens / _TOKEN_UNIT
             + max(theta[2], floor[2]) * num_running
         )
-        return wait_s * self._factors.get(name, 1.0)
+
+    def _factor(self, name: str) -> float:
+        """Compared with the mean of all replicas: the fit has what they have in common."""
+        factor = self._factors.get(name)
+        return 1.0 if factor is None else factor / self._mean_factor
 
     def observe(self, name: str, num_tokens: float, num_running: float, wait_s: float) -> None:
         """A request with so much ahead of it, when it was sent, has waited `wait_s`."""
-        predicted_s = self.predict_s(name, num_tokens, num_running)
-        factor = self._factors.get(name, 1.0)
-        if predicted_s > 0:
-            ratio = wait_s / (predicted_s / factor)
-            factor += _FACTOR_WEIGHT * (min(max(ratio, _MIN_FACTOR), _MAX_FACTOR) - factor)
-            self._factors[name] = min(max(factor, _MIN_FACTOR), _MAX_FACTOR)
-        self._fit((1.0, num_tokens / _TOKEN_UNIT, num_running), wait_s / self._factors[name])
+        base_s = self._base_s(num_tokens, num_running)
+        ratio = min(max(wait_s / base_s, _MIN_FACTOR), _MAX_FACTOR) if base_s > 0 else 1.0
+        factor = self._factors.get(name, self._mean_factor)
+        self._factors[name] = factor + _FACTOR_WEIGHT * (ratio - factor)
+        self._mean_factor = sum(self._factors.values()) / len(self._factors)
+        self._fit((1.0, num_tokens / _TOKEN_UNIT, num_running), wait_s / self._factor(name))
 
     def forget(self, name: str) -> None:
         self._factors.pop(name, None)

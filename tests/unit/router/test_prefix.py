@@ -185,10 +185,13 @@ def test_a_prompt_goes_where_its_beginning_is_cached() -> None:
     assert send(prompt + numbers(50, seed=1)).name == "c"
 
 
-def test_a_second_prompt_follows_the_first_before_the_engine_has_told() -> None:
-    _, send = policy_of(fleet_of("a", "b", "c", "d"))
+def test_a_prompt_follows_one_that_the_engine_has_not_told_of_yet() -> None:
+    fleet = fleet_of("a", "b", "c", "d")
+    policy, send = policy_of(fleet)
     prompt = numbers(2000)
     first = send(prompt + numbers(50, seed=1))
+    request = next(iter(policy._work))
+    policy.on_first_byte(request, first, 0.05)
     assert send(prompt + numbers(50, seed=2)) is first
 
 
