@@ -220,7 +220,8 @@ class Simulation:
         def apply() -> None:
             blocks.has_events = True
             for key in new:
-                if key not in blocks.key_of:
+                if key not in blocks.held:
+                    blocks.held.add(key)
                     blocks.key_of[key] = key
                     blocks.stored[key] = 1
                 blocks.expected.pop(key, None)

@@ -63,6 +63,15 @@ def decode_batch(payload: bytes) -> list[KvEvent]:
         raise ValueError(f"not a batch of KV events: {error}") from None
 
 
+def batch_time_s(payload: bytes) -> float:
+    """When the engine made the batch; 0 if it does not tell."""
+    try:
+        batch = msgspec.msgpack.decode(payload)
+        return float(batch["ts"] if isinstance(batch, dict) else batch[0])
+    except (msgspec.DecodeError, KeyError, IndexError, TypeError, ValueError):
+        return 0.0
+
+
 def _decode_event(row: Any) -> KvEvent | None:
     if isinstance(row, dict):
         kind, fields = row.get("type"), row
@@ -108,6 +117,8 @@ class KvSubscriber:
         self._is_stopping = False
         self._next = -1
         """The number of the next batch; -1 before the first."""
+        self._last_s = 0.0
+        """The time of the latest batch, on the engine's clock."""
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
         self._thread.start()
 
@@ -120,38 +131,48 @@ class KvSubscriber:
         socket = context.socket(zmq.SUB)
         socket.set_hwm(100_000)
         socket.subscribe(b"")
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(monitor, zmq.POLLIN)
         try:
             socket.connect(self._endpoint)
             if self._replay_endpoint:
                 # What the engine held before this router came.
                 self._fill(0)
             while not self._is_stopping:
-                if not socket.poll(_POLL_MS):
-                    continue
-                frames = socket.recv_multipart()
-                if len(frames) == 3 and len(frames[1]) == 8:
-                    self._on_batch(frames[0].decode("utf-8", "replace"), frames[1], frames[2])
+                ready = dict(poller.poll(_POLL_MS))
+                if monitor in ready:
+                    # Perhaps the engine has ended: nothing is known until it publishes again.
+                    monitor.recv_multipart()
+                    self._next, self._last_s = -1, 0.0
+                    self._emit("", [Clear])
+                if socket in ready:
+                    frames = socket.recv_multipart()
+                    if len(frames) == 3 and len(frames[1]) == 8:
+                        self._on_batch(frames[0].decode("utf-8", "replace"), frames[1], frames[2])
         except zmq.ZMQError as error:
             log.error(f"the KV events of {self._endpoint} cannot be read: {error}")
         except RuntimeError:
             pass  # the event loop has ended
         finally:
+            socket.disable_monitor()
             socket.close(linger=0)
 
     def _on_batch(self, topic: str, number: bytes, payload: bytes) -> None:
         found = int.from_bytes(number)
-        if self._next >= 0 and found < self._next:
-            if found == 0 or self._next - found > 1:
-                # Batches that the replay brought come again; an engine that starts again counts
-                # from 0.
-                if found != 0:
-                    return
+        time_s = batch_time_s(payload)
+        if 0 <= found < self._next:
+            if time_s <= self._last_s:
+                return  # the replay has brought it already
+            # The engine counts from 0 again: it has started again.
+            self._emit(topic, [Clear])
+            if not self._fill(0, found) and found:
                 self._emit(topic, [Clear])
-            else:
-                return
-        elif self._next >= 0 and found > self._next and not self._fill(self._next, found):
+        elif self._next < found and not self._fill(max(self._next, 0), found):
             self._emit(topic, [Clear])
         self._next = found + 1
+        self._last_s = max(self._last_s, time_s)
         self._decode(topic, payload)
 
     def _decode(self, topic: str, payload: bytes) -> None:
@@ -165,19 +186,21 @@ class KvSubscriber:
         if not self._replay_endpoint:
             return False
         zmq = self._zmq
-        socket = zmq.Context.instance().socket(zmq.REQ)
+        # Many responses come to one request, which a REQ socket does not allow.
+        socket = zmq.Context.instance().socket(zmq.DEALER)
         found = start
         try:
             socket.connect(self._replay_endpoint)
-            socket.send(start.to_bytes(8, "big"))
+            socket.send_multipart((b"", start.to_bytes(8, "big")))
             while socket.poll(_REPLAY_LIMIT_MS):
-                frames = socket.recv_multipart()
-                number = int.from_bytes(frames[0])
+                *_, number_bytes, payload = socket.recv_multipart()
+                number = int.from_bytes(number_bytes)
                 if number == _END or number >= stop:
                     break
                 if number > found and start:
                     return False
-                self._decode("", frames[1])
+                self._decode("", payload)
+                self._last_s = max(self._last_s, batch_time_s(payload))
                 found = self._next = number + 1
         except zmq.ZMQError:
             return False

@@ -19,6 +19,8 @@ EXPECT_S = 30.0
 were removed before anybody was told."""
 MAX_EXPECTED_BLOCKS = 65_536
 """Blocks that a replica without events is believed to hold. The oldest are forgotten first."""
+MAX_PARENTS = 65_536
+"""Hashes that are remembered although the engine does not hold their blocks any more."""
 ROOT = 0
 
 
@@ -41,13 +43,16 @@ def root_key(salt: str) -> int:
 class ReplicaBlocks:
     """What one replica holds."""
 
-    __slots__ = ("expected", "has_events", "key_of", "stored")
+    __slots__ = ("expected", "has_events", "held", "key_of", "stored")
 
     def __init__(self) -> None:
         self.stored: dict[int, int] = {}
         """How many blocks of the engine have this content."""
+        self.held: set[object] = set()
+        """The engine's own hashes of these blocks."""
         self.key_of: dict[object, int] = {}
-        """The keys of the engine's blocks, by the engine's own hashes."""
+        """The keys of the engine's hashes. A hash that is not held any more may still be the parent
+        of blocks to come, so it is kept for a while."""
         self.expected: OrderedDict[int, float] = OrderedDict()
         """Blocks that were sent for, and until when that is believed."""
         self.has_events = False
@@ -100,18 +105,22 @@ class PrefixIndex:
         for number, engine_hash in enumerate(hashes):
             start = number * block_size
             key = hash((key, *tokens[start : start + block_size]))
-            if engine_hash not in blocks.key_of:
+            if engine_hash not in blocks.held:
+                blocks.held.add(engine_hash)
                 blocks.key_of[engine_hash] = key
                 blocks.stored[key] = blocks.stored.get(key, 0) + 1
             blocks.expected.pop(key, None)
+        if len(blocks.key_of) > 2 * len(blocks.held) + MAX_PARENTS:
+            blocks.key_of = {h: k for h, k in blocks.key_of.items() if h in blocks.held}
 
     def remove(self, name: str, hashes: Iterable[object]) -> None:
         blocks = self.replica(name)
         blocks.has_events = True
         for engine_hash in hashes:
-            key = blocks.key_of.pop(engine_hash, None)
-            if key is None:
+            if engine_hash not in blocks.held:
                 continue
+            blocks.held.discard(engine_hash)
+            key = blocks.key_of[engine_hash]
             if blocks.stored[key] == 1:
                 del blocks.stored[key]
             else:
@@ -121,7 +130,7 @@ class PrefixIndex:
         blocks = self.replica(name)
         blocks.has_events = True
         blocks.stored.clear()
-        blocks.key_of.clear()
+        blocks.held.clear()
         blocks.expected.clear()
 
     # Decisions.
