@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from naiad import log
@@ -33,12 +33,16 @@ _MAX_ROUTINGS = 4096
 class ModelRouting:
     """How requests of one model are routed."""
 
-    __slots__ = ("choose", "is_idempotent", "observer", "policy_name")
+    __slots__ = ("choose", "is_idempotent", "observer", "policy_name", "prepare")
 
     def __init__(self, policy_name: str, policy: Policy, spec: ModelSpec) -> None:
         self.policy_name = policy_name
         self.choose = policy.choose
         self.is_idempotent = spec.idempotent
+        self.prepare: Callable[[Relay, Callable[[], bool]], bool] | None = getattr(
+            policy, "prepare", None
+        )
+        """Reads a request before the policy is asked, if that takes long."""
         self.observer: ObservingPolicy | None = (
             cast(ObservingPolicy, policy) if hasattr(policy, "on_sent") else None
         )

@@ -150,6 +150,9 @@ class HttpPool:
             owner = connection.owner
             if owner is not None and should_fail(owner):
                 connection.fail(reason)
+        waiting, self._waiting = self._waiting, deque()
+        for _, owner in waiting:
+            owner.on_lost(reason, is_unsent=True, is_reused=False)
 
     def close(self) -> None:
         """Requests in flight may finish."""

@@ -10,6 +10,7 @@ Rule: a prompt that cannot be read has no tokens, and its request is placed by l
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from naiad.router.policy import RoutedRequest
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
-"""A larger body is placed by load: reading it would hold up the event loop."""
+"""A larger body is placed by load."""
 PIECE_BYTES = 4
 _MAX_KEPT = 64
 _NOTHING = Prompt()
@@ -100,6 +101,7 @@ class TokenReader:
         self._owner_of = owner_of
         self._kept: OrderedDict[bytes, list[int]] = OrderedDict()
         """The tokens of the last prompts: a request that is tried again is not tokenized again."""
+        self._lock = threading.Lock()
 
     def read(self, request: RoutedRequest) -> Prompt:
         body = _read(request)
@@ -135,13 +137,16 @@ class TokenReader:
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
         key = text.encode(errors="replace")
-        tokens = self._kept.get(key)
+        with self._lock:
+            tokens = self._kept.get(key)
         if tokens is None:
+            # A batch, because the library releases the interpreter for batches only.
             encodings = self._tokenizer.encode_batch_fast(
                 [text], add_special_tokens=add_special_tokens
             )
             tokens = encodings[0].ids
-            self._kept[key] = tokens
-            if len(self._kept) > _MAX_KEPT:
-                self._kept.popitem(last=False)
+            with self._lock:
+                self._kept[key] = tokens
+                if len(self._kept) > _MAX_KEPT:
+                    self._kept.popitem(last=False)
         return tokens

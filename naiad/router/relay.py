@@ -100,7 +100,16 @@ class Relay(ABC):
 
     def begin(self) -> None:
         self.core.retries.on_request()
+        prepare = self.routing.prepare
+        if prepare is None or not prepare(self, self._on_prepared):
+            self._attempt("")
+
+    def _on_prepared(self) -> bool:
+        """The policy has read the request. Returns False if the client has left meanwhile."""
+        if self.is_over:
+            return False
         self._attempt("")
+        return not self.is_over
 
     def _attempt(self, reason: str) -> None:
         self._timer = None

@@ -10,9 +10,11 @@ Rule: a decision counts at once, as tokens ahead and as blocks that will be cach
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -37,6 +39,8 @@ class Prompt(msgspec.Struct, frozen=True):
 
 ReadPrompt: TypeAlias = "Callable[[RoutedRequest], Prompt]"
 _UNKNOWN_BLOCK_SIZE = 16
+INLINE_BYTES = 8 * 1024
+"""A larger body is tokenized by a thread: it would hold up the event loop."""
 
 
 class _Work:
@@ -81,6 +85,29 @@ class Prefix:
         """By replica: requests whose first token nobody sees, because their responses come as a
         whole, and when it is predicted."""
         self._num_unseen = 0
+        self._executor: ThreadPoolExecutor | None = None
+
+    def prepare(self, request: RoutedRequest, then: Callable[[], bool]) -> bool:
+        """Returns True if the prompt is being tokenized; `then` is called on the event loop
+        afterwards, and returns False if the request is over by then."""
+        if len(request.body) <= INLINE_BYTES:
+            return False
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(2, "tokenize")
+        reading = asyncio.get_running_loop().run_in_executor(
+            self._executor, self._read_prompt, request
+        )
+
+        def on_read(done: asyncio.Future[Prompt]) -> None:
+            if done.cancelled():
+                return
+            is_read = done.exception() is None
+            self._note(request, done.result() if is_read else Prompt())
+            if not then():
+                self._work.pop(request, None)
+
+        reading.add_done_callback(on_read)
+        return True
 
     def choose(self, request: RoutedRequest, replicas: Sequence[Replica]) -> Replica:
         work = self._work_of(request)
@@ -160,8 +187,11 @@ class Prefix:
     def _work_of(self, request: RoutedRequest) -> _Work:
         work = self._work.get(request)
         if work is None:
-            prompt = self._read_prompt(request)
-            tokens = prompt.tokens
-            keys = block_keys(tokens, self._block_size, root_key(prompt.salt)) if tokens else []
-            work = self._work[request] = _Work(len(tokens), keys, prompt.is_stream)
+            work = self._note(request, self._read_prompt(request))
+        return work
+
+    def _note(self, request: RoutedRequest, prompt: Prompt) -> _Work:
+        tokens = prompt.tokens
+        keys = block_keys(tokens, self._block_size, root_key(prompt.salt)) if tokens else []
+        work = self._work[request] = _Work(len(tokens), keys, prompt.is_stream)
         return work
