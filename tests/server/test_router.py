@@ -8,8 +8,11 @@ import json
 import os
 import queue
 import signal
+import ssl
 import subprocess
 import threading
+import urllib.error
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +25,7 @@ import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
 from tests.attacks.router_kills import Load, attack
+from tests.certificates import make_certificates
 from tests.server.gates import HttpCall, eventually
 from tests.server.harness import naiad_command, naiad_environment
 from tests.server.router_fleet import Fleet, fleet, infer_body, read_outputs, write_repository
@@ -484,6 +488,52 @@ def test_replicas_check_keys_that_the_router_passes_on(repository: Path, tmp_pat
         )
         assert connection.getresponse().status == 200
         connection.close()
+    finally:
+        one.stop()
+
+
+def test_speaks_tls_to_clients_and_replicas(repository: Path, tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path)
+    cert, key = certificates.path("server.pem"), certificates.path("server.key")
+    one = Fleet(repository)
+    one.start(
+        "a",
+        flags=[
+            "--http-use-ssl=true",
+            f"--http-server-cert={cert}",
+            f"--http-server-key={key}",
+            "--grpc-use-ssl=true",
+            f"--grpc-server-cert={cert}",
+            f"--grpc-server-key={key}",
+        ],
+    )
+    http_port, grpc_port, _ = one._ports["a"]
+    one.route(
+        f"--replica=https://127.0.0.1:{http_port},grpc=grpcs://127.0.0.1:{grpc_port},name=a",
+        f"--replica-root-cert={certificates.path('ca.pem')}",
+        f"--http-server-cert={cert}",
+        f"--http-server-key={key}",
+    )
+    try:
+        context = ssl.create_default_context(cafile=certificates.path("ca.pem"))
+        url = f"https://127.0.0.1:{one.router.http_port}"
+
+        def status(path: str, body: bytes | None = None) -> int:
+            try:
+                with urllib.request.urlopen(f"{url}{path}", body, 60, context=context) as found:
+                    return int(found.status)
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code
+
+        eventually(lambda: status("/v2/models/plus_one/ready") == 200, "not ready")
+        body = json.dumps(infer_body(1)).encode()
+        assert status("/v2/models/plus_one/infer", body) == 200
+        client = grpc_client.InferenceServerClient(
+            one.router.grpc, ssl=True, root_certificates=certificates.path("ca.pem")
+        )
+        assert client.infer("plus_one", grpc_input(1)).as_numpy("Y")[0] == 2
+        client.close()
     finally:
         one.stop()
 
