@@ -174,7 +174,12 @@ class Simulation:
     def _build(self, name: str) -> Policy:
         if name == "prefix":
             return Prefix(self.index, read_prompt, self.clock_s)
-        return {"round_robin": RoundRobin, "least_load": LeastLoad, "session": Session}[name]()
+        policies: dict[str, Callable[[], Policy]] = {
+            "round_robin": RoundRobin,
+            "least_load": LeastLoad,
+            "session": Session,
+        }
+        return policies[name]()
 
     def clock_s(self) -> float:
         return self.now_s

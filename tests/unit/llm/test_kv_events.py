@@ -15,8 +15,10 @@ from naiad.router.prefix_index import PrefixIndex, block_keys
 from tests.unit.llm.test_token_scheduler import Bench
 
 
-def listening(**options: int) -> tuple[Bench, KvEvents]:
-    bench = Bench(**options)
+def listening(
+    num_blocks: int = 100, block_size: int = 4, budget: int = 16, max_num_seqs: int = 8
+) -> tuple[Bench, KvEvents]:
+    bench = Bench(num_blocks, block_size, max_num_seqs, budget)
     events = bench.scheduler.pool.events = KvEvents(bench.scheduler.pool.block_size)
     return bench, events
 
