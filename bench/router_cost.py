@@ -1,19 +1,27 @@
 """What `naiad router` costs: CPU per small request, and latency compared with a direct request.
 
     python -m bench.router_cost [--requests 4000] [--replicas 1] [--clients 16]
+    python -m bench.router_cost --scale 4
 
 One run starts servers and a router. Direct and routed requests alternate on one client connection
 each, so that what else the machine does meets both. CPU is what the router's process has used, in
 nanoseconds of the scheduler, with `--clients` requests at a time. Goals: under 40 us of CPU per
 request, and p50 at most 150 us above direct.
+
+`--scale N` compares the requests per second of one server with those of N behind a router, for a
+model that computes for a millisecond. It needs a core for each server and each worker. Goal: at
+least 3.4 times for 4.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import select
+import shutil
 import socket
 import statistics
+import tempfile
 import time
 from pathlib import Path
 
@@ -93,26 +101,77 @@ def load(port: int, count: int, num_clients: int) -> float:
     return count / seconds
 
 
+def start_router(replicas: list[Server]) -> Server:
+    """Returns when the router knows that all replicas are ready."""
+    ports = free_ports()
+    flags = [f"--replica=http://{server.http},grpc={server.grpc}" for server in replicas]
+    router = Server(
+        naiad_command("router", *port_flags(ports), *flags), ports, naiad_environment()
+    ).wait_started()
+    while True:
+        rows = json.loads(router.get("/router/replicas")[1])["replicas"]
+        if all(row["state"] == "ready" for row in rows):
+            return router
+        time.sleep(0.1)
+
+
+def busy_repository(folder: Path) -> Path:
+    """The model add_sub, which computes for a millisecond."""
+    shutil.copytree(REPOSITORY / "add_sub", folder / "add_sub")
+    code = folder / "add_sub" / "1" / "model.py"
+    text = code.read_text()
+    marker = "    def execute(self, requests):\n"
+    if marker not in text:
+        raise RuntimeError(f"{code} has no execute")
+    loop = "        import time\n        end = time.thread_time() + 0.001 * len(requests)\n"
+    wait = "        while time.thread_time() < end:\n            pass\n"
+    code.write_text(text.replace(marker, marker + loop + wait))
+    return folder
+
+
+def scale(num_replicas: int, num_requests: int, num_clients: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        repository = busy_repository(Path(folder))
+        servers = [launch_naiad([str(repository)]) for _ in range(num_replicas)]
+        try:
+            for server in servers:
+                server.wait_started()
+            servers.append(start_router(servers))
+            ports = [servers[0].http_port, servers[-1].http_port]
+            one, many = (
+                max(load(port, count, clients) for _ in range(3))
+                for port, count, clients in (
+                    (ports[0], num_requests, num_clients),
+                    (ports[1], num_requests * num_replicas, num_clients * num_replicas),
+                )
+            )
+            print(
+                f"1 server: {one:.0f} requests/s; {num_replicas} behind a router: {many:.0f}, "
+                f"{many / one:.2f} times (goal >= 3.4 for 4)"
+            )
+        finally:
+            for server in reversed(servers):
+                server.stop()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=4000)
     parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scale", type=int, default=0)
     arguments = parser.parse_args()
+    if arguments.scale:
+        scale(arguments.scale, arguments.requests, arguments.clients)
+        return
     servers: list[Server] = []
     try:
         servers = [
             launch_naiad([str(REPOSITORY)]).wait_started() for _ in range(arguments.replicas)
         ]
-        ports = free_ports()
-        flags = [f"--replica=http://{s.http},grpc={s.grpc}" for s in servers]
-        command = naiad_command("router", *port_flags(ports), *flags)
-        router = Server(command, ports, naiad_environment())
+        router = start_router(servers)
         servers.append(router)
-        router.wait_started()
-        while router.get("/v2/models/add_sub/ready")[0] != 200:
-            time.sleep(0.1)
         direct_port = servers[0].http_port
         latencies_us([direct_port, router.http_port], 500)  # warm-up
         direct, routed = latencies_us([direct_port, router.http_port], arguments.requests)
