@@ -85,13 +85,14 @@ class RouterCore:
     def routing(self, model: str) -> ModelRouting:
         routing = self._routings.get(model)
         if routing is None:
+            spec = self.config.model_spec(model)
+            if not self.fleet.knows(model):  # nothing is kept for names that clients invent
+                return ModelRouting("least_load", self._least_load, spec)
             if len(self._routings) >= _MAX_ROUTINGS:
                 self._routings.clear()
-            spec = self.config.model_spec(model)
             name = spec.policy or self.config.policy
             routing = ModelRouting(name, build_policy(name, model, spec, self._policies), spec)
-            if self.fleet.knows(model):  # names that clients invent are not kept
-                self._routings[model] = routing
+            self._routings[model] = routing
         return routing
 
     # Decisions.
