@@ -112,7 +112,8 @@ def ask(router: Server, system: str, question: str) -> tuple[str, int]:
 def test_a_prompt_goes_where_its_beginning_is(fleet: Fleet) -> None:
     router = fleet.route()
     try:
-        systems = {letter: f"You are the assistant {letter}. " * 30 for letter in "pqrs"}
+        # They differ from the first block on.
+        systems = {letter: f"{letter} is who you are here. " * 32 for letter in "pqrs"}
         homes = {letter: ask(router, text, "Hello?")[0] for letter, text in systems.items()}
         assert set(homes.values()) == {"a", "b"}
         for number in range(3):
