@@ -169,6 +169,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_head",
         "_heads",
         "_held",
+        "_is_paused",
         "_left",
         "_pool",
         "_transport",
@@ -190,6 +191,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._head: ResponseHead | None = None
         """The head of the response whose body is arriving."""
         self._left = 0
+        self._is_paused = False
         self._decoder: ChunkedDecoder | None = None
 
     def send(self, parts: Sequence[Buffer], owner: ResponseOwner) -> None:
@@ -202,12 +204,15 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.writelines(parts)
 
     def pause(self) -> None:
-        if self.is_open:
+        if self.is_open and not self._is_paused:
+            self._is_paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if self.is_open:
-            self._transport.resume_reading()
+        if self._is_paused:
+            self._is_paused = False
+            if self.is_open:
+                self._transport.resume_reading()
 
     def abandon(self) -> None:
         """The client has left: closing the connection tells the replica."""
@@ -331,6 +336,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._head = None
         self._decoder = None
         self._has_served = True
+        self.resume()  # the last bytes may have been too much for the client
         if head.is_closing or has_more:
             self._pool.busy.discard(self)
             self.close()
