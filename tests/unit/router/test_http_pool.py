@@ -84,7 +84,8 @@ def test_a_response_in_one_read_is_passed_on_as_a_whole(pool: HttpPool) -> None:
 def test_a_response_in_pieces_is_the_same(pool: HttpPool, size: int) -> None:
     for text in (
         b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0123\r\n6\r\n456789\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"4\r\n0123\r\n6\r\n456789\r\n0\r\n\r\n",
         b"HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n0123456789",
     ):
         connection, _, owner = sent(pool)
