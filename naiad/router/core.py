@@ -117,7 +117,7 @@ class RouterCore:
             self.fleet.on_sent(replica)
             observer = relay.routing.observer
             if observer is not None:
-                observer.on_sent(relay, replica)
+                self._tell(relay, observer.on_sent, relay, replica)
         return replica
 
     def has_untried(self, relay: Relay) -> bool:
@@ -132,14 +132,21 @@ class RouterCore:
             problem = f"it returned {replica!r}, which is not one of the replicas"
         except Exception:
             problem = traceback.format_exc()
+        self._report(relay, f"failed, least_load decides instead: {problem}")
+        return self._least_load.choose(None, candidates)
+
+    def _tell(self, relay: Relay, hook: Callable[..., None], *arguments: object) -> None:
+        """Tells a policy what became of its choice. A hook that fails harms no request."""
+        try:
+            hook(*arguments)
+        except Exception:
+            self._report(relay, f"failed when it was told of a request: {traceback.format_exc()}")
+
+    def _report(self, relay: Relay, problem: str) -> None:
         self.counters["policy_failures"] += 1
         if relay.model not in self._reported:
             self._reported.add(relay.model)
-            log.error(
-                f"policy '{relay.routing.policy_name}' of model '{relay.model}' failed, least_load "
-                f"decides instead: {problem}"
-            )
-        return self._least_load.choose(None, candidates)
+            log.error(f"policy '{relay.routing.policy_name}' of model '{relay.model}' {problem}")
 
     def _keeps_sequences(self, replica: Replica) -> bool:
         return replica.state is not ReplicaState.DOWN and (
@@ -150,7 +157,7 @@ class RouterCore:
         self.fleet.on_ended(replica)
         observer = relay.routing.observer
         if observer is not None:
-            observer.on_ended(relay, replica)
+            self._tell(relay, observer.on_ended, relay, replica)
 
     def responded(self, relay: Relay, replica: Replica, status_is_error: bool) -> None:
         """The response has begun."""
@@ -158,7 +165,7 @@ class RouterCore:
         self.fleet.on_response(replica, relay.model, is_error=status_is_error, duration_s=wait_s)
         observer = relay.routing.observer
         if observer is not None:
-            observer.on_first_byte(relay, replica, wait_s)
+            self._tell(relay, observer.on_first_byte, relay, replica, wait_s)
 
     def nobody(self, model: str, version: str, reason: str = "") -> NaiadError:
         """The error when no replica can serve the request."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from naiad.router.config import ModelSpec, RetryOptions, RouterConfig
-from naiad.router.replica import ReplicaState
+from naiad.router.policy import RoutedRequest
+from naiad.router.replica import Replica, ReplicaState
 from tests.wire.http_client import Client
 from tests.wire.router_rig import FakeReplica, respond_ok, routing, whole
 
@@ -393,11 +395,35 @@ class Wrong:
         raise RuntimeError("no idea")
 
 
-async def test_a_policy_that_fails_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_policy_that_fails_is_replaced() -> None:
     config = RouterConfig(policy=f"{__name__}:Wrong")
     async with routing("a", "b", config=config) as rig:
         assert (await rig.ask()).status == 200
         assert rig.core.counters["policy_failures"] == 1
+
+
+class WrongHooks:
+    """Chooses well, and fails in everything else."""
+
+    def choose(self, request: RoutedRequest, replicas: Sequence[Replica]) -> Replica:
+        return replicas[0]
+
+    def on_sent(self, *arguments: object) -> None:
+        raise RuntimeError("sent")
+
+    def on_first_byte(self, *arguments: object) -> None:
+        raise RuntimeError("first byte")
+
+    def on_ended(self, *arguments: object) -> None:
+        raise RuntimeError("ended")
+
+
+async def test_a_policy_that_fails_when_it_is_told_harms_no_request() -> None:
+    config = RouterConfig(policy=f"{__name__}:WrongHooks")
+    async with routing("a", "b", config=config) as rig:
+        assert [(await rig.ask()).body for _ in range(3)] == [b"a"] * 3
+        assert rig.core.counters["policy_failures"] == 9
+        assert rig.replica("a").num_in_flight == 0
 
 
 # The admin API.
