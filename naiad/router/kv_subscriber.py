@@ -157,6 +157,7 @@ class KvSubscriber:
             pass  # the event loop has ended
         finally:
             socket.disable_monitor()
+            monitor.close(linger=0)
             socket.close(linger=0)
 
     def _on_batch(self, topic: str, number: bytes, payload: bytes) -> None:
