@@ -21,7 +21,7 @@ from naiad.pb import grpc_service_pb2 as pb
 from naiad.router.grpc_pool import GrpcResponseHead
 from naiad.router.grpc_relay import CallBlocks
 from naiad.router.relay import Relay
-from naiad.router.request_fields import grpc_model, grpc_sequence
+from naiad.router.request_fields import grpc_model, grpc_request_id, grpc_sequence
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import PREFIX_BYTES, MessageReader
 from naiad.transport.grpc.options import INT32_MAX
@@ -73,7 +73,7 @@ class StreamRelay:
                 admission.note_model(model)
                 admission.end(Status.OK)
         except NaiadError as error:
-            self._reject(error)
+            self.reject(error, message)
             return
         key = (model, "" if sequence is None else sequence.id)
         leg = self._legs.get(key)
@@ -93,7 +93,7 @@ class StreamRelay:
 
     def on_refusal(self, message: Buffer, error: NaiadError) -> None:
         if error.code is Code.RESOURCE_EXHAUSTED:
-            self._reject(error)
+            self.reject(error, message)
         else:
             self._finish(STATUS[error.code], error.message, retry_fields(error))
 
@@ -126,9 +126,11 @@ class StreamRelay:
         elif self._is_stopping:
             self._finish(Status.UNAVAILABLE, "the server is shutting down")
 
-    def _reject(self, error: NaiadError) -> None:
+    def reject(self, error: NaiadError, message: Buffer) -> None:
         """An error of one request, which does not end the stream."""
-        data = pb.ModelStreamInferResponse(error_message=error.message).SerializeToString()
+        response = pb.ModelStreamInferResponse(error_message=error.message)
+        response.infer_response.id = grpc_request_id(message)
+        data = response.SerializeToString()
         self.call.send([data], len(data))
 
     def _finish(self, status: int, message: str, fields: Fields = ()) -> None:
@@ -162,7 +164,8 @@ class StreamRelay:
             self.core.counters["broken_streams"] += 1
             self._finish(STATUS[error.code], error.message, retry_fields(error))
         else:
-            self._reject(error)
+            for message in leg.unsent:
+                self.reject(error, message)
             self._finish_if_done()
 
     def _forget(self, leg: StreamLeg) -> None:
@@ -221,6 +224,11 @@ class StreamLeg(Relay):
     def is_idempotent(self) -> bool:
         # Only a leg without any response may be opened again, and only with one request.
         return super().is_idempotent and not self.is_responding and len(self._queue) == 1
+
+    @property
+    def unsent(self) -> list[bytes]:
+        """Requests that no replica has got."""
+        return list(self._queue)
 
     def push(self, message: bytes) -> None:
         if not self.is_responding:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from naiad.core.tensor import Buffer
-from naiad.errors import invalid_arg
+from naiad.errors import NaiadError, invalid_arg
 from naiad.router.sequences import SequenceStep
 
 _SEQUENCE = b"sequence_id"
@@ -69,7 +69,7 @@ def _step(parameters: dict[str, Any]) -> SequenceStep | None:
 # gRPC. The messages for one model begin with its name (field 1) and its version (field 2), in
 # ModelInferRequest as in the requests for metadata, configuration and statistics.
 
-_NAME, _VERSION, _PARAMETERS = 1, 2, 4
+_NAME, _VERSION, _ID, _PARAMETERS = 1, 2, 3, 4
 
 
 def grpc_model(message: Buffer, *, is_exact: bool = False) -> tuple[str, str]:
@@ -102,6 +102,15 @@ def grpc_model(message: Buffer, *, is_exact: bool = False) -> tuple[str, str]:
         return name.decode(), version.decode()
     except UnicodeDecodeError:
         raise invalid_arg("the model name is not UTF-8") from None
+
+
+def grpc_request_id(message: Buffer) -> str:
+    """The id that the client gave to a ModelInferRequest; empty if it cannot be read."""
+    try:
+        found = [bytes(value) for field, value in _fields(message) if field == _ID]
+    except NaiadError:
+        return ""
+    return found[-1].decode("utf-8", "replace") if found else ""
 
 
 def grpc_sequence(message: Buffer) -> SequenceStep | None:

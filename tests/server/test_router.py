@@ -137,7 +137,7 @@ def test_a_stream_of_decoupled_responses(pair: Fleet) -> None:
     assert [stream.next()[0] for _ in range(30)] == list(range(30))
     stream.send("plus_one", 1)
     assert stream.next()[0] == 2
-    stream.send("nope", 1)
+    stream.send("nope", 1, request_id="r-7")
     _, error = stream.responses.get(timeout=60)
     assert "unknown model: 'nope'" in str(error)
     stream.send("plus_one", 2)  # the stream goes on

@@ -6,7 +6,13 @@ import pytest
 
 from naiad.errors import NaiadError
 from naiad.pb import grpc_service_pb2 as pb
-from naiad.router.request_fields import grpc_model, grpc_sequence, json_sequence, openai_model
+from naiad.router.request_fields import (
+    grpc_model,
+    grpc_request_id,
+    grpc_sequence,
+    json_sequence,
+    openai_model,
+)
 from naiad.router.sequences import SequenceStep
 
 
@@ -40,6 +46,13 @@ def test_a_message_that_is_not_protobuf_is_an_error(message: bytes) -> None:
 def test_a_message_of_very_many_fields_is_refused() -> None:
     with pytest.raises(NaiadError, match="more than 16384 fields"):
         grpc_model(b"\x2a\x00" * 20_000)
+
+
+def test_reads_the_id_of_a_request() -> None:
+    request = pb.ModelInferRequest(model_name="m", id="r-7", raw_input_contents=[b"x" * 1000])
+    assert grpc_request_id(request.SerializeToString()) == "r-7"
+    assert grpc_request_id(pb.ModelInferRequest(model_name="m").SerializeToString()) == ""
+    assert grpc_request_id(b"\x0a\xff") == ""
 
 
 def sequence_request(**parameters: object) -> bytes:
