@@ -222,6 +222,29 @@ def test_loses_nothing_when_replicas_are_killed(repository: Path) -> None:
     assert set(outcome.served) == {"a", "b"}
 
 
+def test_a_stream_whose_replica_dies_breaks_off_and_is_not_sent_again(repository: Path) -> None:
+    with fleet(repository, "a") as one:
+        stream = StreamClient(one.router.grpc)
+        stream.send("numbers", 1000)
+        assert stream.next()[0] == 0
+        connection = http.client.HTTPConnection("127.0.0.1", one.router.http_port, timeout=60)
+        connection.request("POST", "/v2/models/numbers/generate_stream", json.dumps({"X": 1000}))
+        response = connection.getresponse()
+        assert response.readline().startswith(b"data:")
+        one.kill("a")
+        with pytest.raises(http.client.IncompleteRead):
+            response.read()
+        connection.close()
+        error = None
+        while error is None:
+            _, error = stream.responses.get(timeout=60)
+        assert "replica 'a': the replica closed the connection" in str(error)
+        stream.close()
+        page = one.router.get("/metrics", "metrics")[1].decode()
+        assert "naiad_router_broken_streams_total 2" in page
+        assert "naiad_router_retries_total 0" in page
+
+
 def test_a_stopped_replica_loses_its_requests_to_the_other(repository: Path) -> None:
     config = repository.parent / "stopped.toml"
     config.write_text("[health]\ninterval_s = 0.3\ntimeout_s = 0.5\n")
