@@ -94,7 +94,7 @@ class RouterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replica: tuple[ReplicaSpec, ...] = ()
     policy: str = "least_load"
     model: dict[str, ModelSpec] = {}
-    """By pattern, as in a shell: `llama*`. The first pattern that matches counts."""
+    """The keys are patterns, as in a shell: `llama*`. The first pattern that matches counts."""
     health: HealthOptions = HealthOptions()
     retry: RetryOptions = RetryOptions()
     breaker: BreakerOptions = BreakerOptions()

@@ -81,7 +81,7 @@ class Replica:
         """Models that its OpenAI routes serve."""
         self.breaker = Breaker(breaker, clock_s)
         self.records: dict[str, OutlierRecord] = {}
-        """By model."""
+        """Records of responses, for each model."""
         self.counters: Counter[str] = Counter()
         self.grpc_pool = None
 

@@ -80,10 +80,10 @@ class Prefix:
         self._least_load = LeastLoad()
         self._work: dict[RoutedRequest, _Work] = {}
         self._tokens_ahead: dict[str, int] = {}
-        """By replica: tokens of requests that have no first token yet."""
+        """Tokens of requests that have no first token yet, for each replica."""
         self._unseen: dict[str, list[tuple[float, int, _Work]]] = {}
-        """By replica: requests whose first token nobody sees, because their responses come as a
-        whole, and when it is predicted."""
+        """Requests whose first token nobody sees, because their responses come as a whole, and when
+        it is predicted, for each replica."""
         self._num_unseen = 0
         self._executor: ThreadPoolExecutor | None = None
 

@@ -24,7 +24,7 @@ _MAX_RINGS = 64
 
 
 def hash_point(text: str) -> int:
-    """The same number in every process, unlike Python's own hash."""
+    """Returns a number that is the same in every process, unlike Python's own hash."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
