@@ -45,7 +45,7 @@ class CallBlocks:
         self._key_headers = frozenset(key_headers) if replica_key else frozenset()
         self._replica_key = replica_key
         self._blocks: dict[int, tuple[RequestHead, dict[str, bytes]]] = {}
-        """The keys are identities of heads. The heads are kept, so that an identity stays its own."""
+        """The keys are identities of heads, which are kept so that an identity stays its own."""
 
     def block(self, head: RequestHead, authority: str, *, is_tls: bool) -> bytes:
         entry = self._blocks.get(id(head))

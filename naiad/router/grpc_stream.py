@@ -50,7 +50,7 @@ class StreamRelay:
         self.blocks = blocks
         self._has_keys = has_keys
         self._legs: dict[tuple[str, str], StreamLeg] = {}
-        """The legs for new requests. A key is a model and, for sequences, the id of the sequence."""
+        """The legs for new requests. A key is a model and the id of a sequence, if there is one."""
         self._open: set[StreamLeg] = set()
         """All legs, those included whose sequence has ended."""
         self._is_half_closed = False
