@@ -16,7 +16,7 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.written: list[bytes] = []
-        self.is_reading = True
+        self.is_open_for_reading = True
         self.is_aborted = False
 
     def write(self, data: Any) -> None:
@@ -26,10 +26,10 @@ class Wire(asyncio.Transport):
         pass
 
     def pause_reading(self) -> None:
-        self.is_reading = False
+        self.is_open_for_reading = False
 
     def resume_reading(self) -> None:
-        self.is_reading = True
+        self.is_open_for_reading = True
 
     def abort(self) -> None:
         self.is_aborted = True
@@ -101,10 +101,10 @@ def test_a_connection_that_was_paused_at_the_end_reads_again(pool: HttpPool) -> 
     connection, wire, owner = sent(pool)
     owner.should_pause = True
     connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
-    assert not wire.is_reading
+    assert not wire.is_open_for_reading
     connection.data_received(b"cd")
     assert owner.calls[-1] == ("end",)
-    assert wire.is_reading
+    assert wire.is_open_for_reading
     assert pool.idle == [connection]
 
 
