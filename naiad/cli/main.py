@@ -230,6 +230,9 @@ naiad.add_command(
 )
 naiad.add_command(LazyCommand("key", "naiad.tools.key_command", "Manage API keys."))
 naiad.add_command(
+    LazyCommand("cluster", "naiad.cluster.command", "Serve models on many machines, with Ray.")
+)
+naiad.add_command(
     LazyCommand(
         "router", "naiad.router.command", "Route requests to many servers, from one address."
     )

@@ -1,0 +1,207 @@
+"""Ray's processes on this machine: start a head, join one, end them. Authentication is always on.
+
+Ray's own files are in a folder of this cluster, so that ending the cluster finds its processes and
+no other's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from naiad.errors import NaiadError, invalid_arg
+from naiad.files.private_folder import private_folder, write_file
+
+DEFAULT_PORT = 6380
+RECONNECT_S = 24 * 3600
+"""How long Ray's node waits for a head that is away, before it ends with its supervisors."""
+MAX_SOCKET_PATH = 40
+"""Ray puts sockets below its folder, and the system allows 107 characters."""
+
+
+def state_folder() -> Path:
+    """The folder of everything that a cluster keeps on this machine."""
+    if chosen := os.environ.get("NAIAD_CLUSTER_DIR"):
+        return Path(chosen)
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local/state") / "naiad/cluster"
+
+
+def require_ray() -> None:
+    """Raises NaiadError."""
+    try:
+        import ray
+    except ImportError:
+        raise invalid_arg(
+            "`naiad cluster` needs Ray: pip install 'naiad[ray]' on every node"
+        ) from None
+    assert ray
+
+
+def token_path() -> Path:
+    return state_folder() / "token"
+
+
+def make_token() -> Path:
+    """Returns the file of the cluster's secret, which is made if there is none."""
+    path = private_folder(state_folder()) / "token"
+    if not path.exists():
+        write_file(path, secrets.token_hex(32).encode())
+    return path
+
+
+def take_token(source: Path) -> Path:
+    """Copies the token of another machine. Raises NaiadError."""
+    try:
+        token = source.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise invalid_arg(f"cannot read the token file '{source}': {error}") from None
+    if len(token) < 32:
+        raise invalid_arg(f"'{source}' is not a token of a cluster: copy the file of the head")
+    path = private_folder(state_folder()) / "token"
+    if source.resolve() != path.resolve():
+        write_file(path, token.encode())
+    return path
+
+
+def ray_environment(token: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_S),
+        "RAY_DISABLE_IMPORT_WARNING": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def ray_folder() -> Path:
+    folder = state_folder() / "ray"
+    if len(str(folder)) > MAX_SOCKET_PATH:
+        return Path(f"/tmp/naiad-ray-{os.getuid()}")
+    return folder
+
+
+def start_ray(arguments: list[str], labels: Mapping[str, str], token: Path) -> None:
+    """Runs `ray start`. Raises NaiadError with what Ray said."""
+    folder = ray_folder()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments]
+    command += ["--disable-usage-stats"]
+    if labels:
+        command += ["--labels", ",".join(f"{key}={value}" for key, value in labels.items())]
+    done = subprocess.run(
+        command, env=ray_environment(token), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise invalid_arg("Ray did not start: " + "\n".join(lines[-8:]))
+
+
+def start_head(address: str, port: int, name: str, labels: Mapping[str, str], token: Path) -> None:
+    """Raises NaiadError."""
+    start_ray(
+        [
+            "--head",
+            f"--port={port}",
+            f"--node-ip-address={address}",
+            f"--temp-dir={ray_folder()}",
+            "--include-dashboard=false",
+        ],
+        _with_name(name, labels),
+        token,
+    )
+
+
+def join_head(head: str, address: str, name: str, labels: Mapping[str, str], token: Path) -> None:
+    """Raises NaiadError."""
+    arguments = [f"--address={head}"]
+    if address:
+        arguments.append(f"--node-ip-address={address}")
+    start_ray(arguments, _with_name(name, labels), token)
+
+
+def _with_name(name: str, labels: Mapping[str, str]) -> dict[str, str]:
+    from naiad.cluster.ray_machines import NAME_LABEL
+
+    return {**labels, **({NAME_LABEL: name} if name else {})}
+
+
+def end_ray(grace_s: float = 5.0) -> int:
+    """Ends the Ray processes of this cluster on this machine. Returns how many there were."""
+    mark = str(ray_folder())
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline", "environ"]):
+        with contextlib.suppress(psutil.Error):
+            if process.pid == os.getpid():
+                continue
+            line = " ".join(process.info["cmdline"] or [])
+            if mark in line or (line.startswith("ray::") and _belongs(process, mark)):
+                found.append(process)
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGTERM)
+    _, alive = psutil.wait_procs(found, timeout=grace_s)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=grace_s)
+    return len(found)
+
+
+def _belongs(process: psutil.Process, mark: str) -> bool:
+    parent = process.parent()
+    return parent is not None and mark in " ".join(parent.cmdline())
+
+
+def forget_ray() -> None:
+    shutil.rmtree(ray_folder(), ignore_errors=True)
+
+
+def connect(address: str) -> None:
+    """Connects this process with the cluster. Raises NaiadError."""
+    require_ray()
+    import ray
+
+    token = token_path()
+    if not token.exists():
+        raise invalid_arg(
+            "this machine belongs to no cluster: `naiad cluster start` makes one, "
+            "`naiad cluster join` adds it to one"
+        )
+    os.environ.update(ray_environment(token))
+    try:
+        ray.init(
+            address=address,
+            namespace="naiad",
+            log_to_driver=False,
+            logging_level="error",
+            configure_logging=False,
+        )
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        first = str(error).strip().splitlines()
+        raise NaiadError(
+            invalid_arg("").code,
+            f"no cluster answers at {address}: {first[0] if first else error}. "
+            "What serves goes on; `naiad cluster start` starts the head again.",
+        ) from None
+
+
+def wait_for(condition: object, timeout_s: float, what: str) -> None:
+    """Calls `condition` until it returns True. Raises NaiadError."""
+    assert callable(condition)
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise invalid_arg(f"{what} did not happen within {timeout_s:.0f} s")
+        time.sleep(0.2)

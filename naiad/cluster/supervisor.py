@@ -1,0 +1,252 @@
+"""Keeps one server of ours running on a node, and reports how it is.
+
+In:  a ServerSpec. Out: a ServerReport at any time.
+Rule: nothing of Ray in here, so that it can be tested without it. A server that dies is started
+      again on the same ports, with growing delays, and forever: what is wrong may be mended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from naiad import __version__
+from naiad.cluster.server_process import ServerProcess, digest_of, read_process
+from naiad.errors import invalid_arg
+
+CHECK_S = 0.5
+FIRST_DELAY_S = 1.0
+MAX_DELAY_S = 30.0
+MIN_DISK_BYTES = 256 * 1024 * 1024
+
+
+class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    arguments: tuple[str, ...]
+    """Of `naiad`; `{http}`, `{grpc}`, `{metrics}` and `{folder}` are filled in."""
+    environment: dict[str, str] = {}
+    address: str = "127.0.0.1"
+    ports: dict[str, int] = {}
+    """Fixed ports; the others are chosen."""
+    repository: str = ""
+    """A folder that must exist on the node; empty or an address of a store is not checked."""
+    version: str = ""
+    """The version that the cluster has; empty does not compare."""
+
+
+class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
+    is_ready: bool
+    is_running: bool
+    reason: str
+    """Why it is not ready."""
+    ports: dict[str, int]
+    pid: int
+    num_restarts: int
+    was_adopted: bool
+    first_token_buckets: dict[str, float]
+    """The histogram of the time to the first token: seconds -> count, as the metrics page has
+    it."""
+
+
+class Supervisor:
+    def __init__(self, spec: ServerSpec, folder: Path) -> None:
+        """`folder` is the node's; each server has a folder in it. Raises NaiadError."""
+        self._spec = spec
+        check_node(spec, folder)
+        self._folder = folder / spec.name
+        self._process = ServerProcess(self._folder)
+        self._lock = threading.Lock()
+        self._is_stopping = threading.Event()
+        self._num_restarts = 0
+        self._delay_s = FIRST_DELAY_S
+        self._start_at_s = 0.0
+        self._is_ready = False
+        self._reason = "it starts"
+        self._first_token: dict[str, float] = {}
+        self._ports = self._choose_ports()
+        self.was_adopted = self._process.adopt(self._digest())
+        if not self.was_adopted:
+            self._start()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="naiad-supervisor")
+        self._thread.start()
+
+    def report(self) -> ServerReport:
+        file = self._process.file
+        return ServerReport(
+            is_ready=self._is_ready,
+            is_running=self._process.is_running,
+            reason="" if self._is_ready else self._reason,
+            ports=self._ports,
+            pid=0 if file is None else file.pid,
+            num_restarts=self._num_restarts,
+            was_adopted=self.was_adopted,
+            first_token_buckets=self._first_token,
+        )
+
+    def last_lines(self, count: int) -> str:
+        return self._process.last_lines(count)
+
+    def stop(self, grace_s: float) -> None:
+        """Ends the server for good."""
+        self._is_stopping.set()
+        self._is_ready = False
+        with self._lock:
+            self._process.stop(grace_s)
+            self._process.forget()
+
+    def _choose_ports(self) -> dict[str, int]:
+        described = read_process(self._folder)
+        chosen = {} if described is None else dict(described.ports)
+        for name in ("http", "grpc", "metrics"):
+            if name in self._spec.ports:
+                chosen[name] = self._spec.ports[name]
+            elif name not in chosen:
+                chosen[name] = _free_port(self._spec.address)
+        return chosen
+
+    def _command(self, ports: dict[str, int]) -> list[str]:
+        values = {**ports, "folder": str(self._folder)}
+        filled = []
+        for argument in self._spec.arguments:
+            for name, value in values.items():
+                argument = argument.replace("{" + name + "}", str(value))
+            filled.append(argument)
+        return [sys.executable, "-m", "naiad", *filled]
+
+    def _environment(self) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("RAY_", "_RAY")) and name != "PYTHONUNBUFFERED"
+        }
+        return kept | self._spec.environment
+
+    def _digest(self) -> str:
+        # Ray gives every worker other variables, so only those that we set count.
+        return digest_of(self._command(self._ports), self._spec.environment)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._is_stopping.is_set():
+                return
+            command = self._command(self._ports)
+            try:
+                self._process.start(command, self._environment(), self._ports, self._digest())
+            except OSError as error:
+                self._reason = f"it cannot be started: {error}"
+
+    def _watch(self) -> None:
+        while not self._is_stopping.wait(CHECK_S):
+            with contextlib.suppress(Exception):
+                self._check()
+
+    def _check(self) -> None:
+        if not self._process.is_running:
+            self._is_ready = False
+            now_s = time.monotonic()
+            if not self._start_at_s:
+                self._reason = self._death()
+                self._start_at_s = now_s + self._delay_s
+                self._delay_s = min(self._delay_s * 2, MAX_DELAY_S)
+            elif now_s >= self._start_at_s:
+                self._start_at_s = 0.0
+                self._num_restarts += 1
+                self._start()
+            return
+        status, reason = self._ask_ready()
+        self._is_ready = status
+        self._reason = reason
+        if status:
+            self._delay_s = FIRST_DELAY_S
+            self._first_token = self._read_first_token()
+
+    def _death(self) -> str:
+        code = self._process.exit_code
+        how = "it ended" if code is None else f"it ended with {code}"
+        last = self.last_lines(3).strip()
+        return f"{how}: {last}" if last else how
+
+    def _connect(self, port: str) -> http.client.HTTPConnection:
+        address = self._spec.address
+        reachable = "127.0.0.1" if address in ("", "0.0.0.0", "::") else address
+        return http.client.HTTPConnection(reachable, self._ports[port], timeout=2.0)
+
+    def _ask_ready(self) -> tuple[bool, str]:
+        connection = self._connect("http")
+        try:
+            connection.request("GET", "/v2/health/ready")
+            status = connection.getresponse().status
+        except OSError as error:
+            return False, f"it does not answer: {error}"
+        finally:
+            connection.close()
+        return (True, "") if status == 200 else (False, "its models are not ready")
+
+    def _read_first_token(self) -> dict[str, float]:
+        connection = self._connect("metrics")
+        try:
+            connection.request("GET", "/metrics")
+            response = connection.getresponse()
+            text = response.read(4 * 1024 * 1024).decode(errors="replace")
+        except OSError:
+            return self._first_token
+        finally:
+            connection.close()
+        return first_token_buckets(text) if response.status == 200 else self._first_token
+
+
+def first_token_buckets(page: str) -> dict[str, float]:
+    """The sum over all models of the histogram of a metrics page."""
+    name = "vllm:time_to_first_token_seconds_bucket{"
+    sums: dict[str, float] = {}
+    for line in page.splitlines():
+        if line.startswith(name):
+            labels, _, value = line[len(name) :].rpartition("} ")
+            bound = labels.rpartition('le="')[2].partition('"')[0]
+            with contextlib.suppress(ValueError):
+                sums[bound] = sums.get(bound, 0.0) + float(value)
+    return sums
+
+
+def check_node(spec: ServerSpec, folder: Path) -> None:
+    """Finds out whether this node can run the server at all. Raises NaiadError."""
+    if spec.version and spec.version != __version__:
+        raise invalid_arg(
+            f"this node has naiad {__version__}, the cluster has {spec.version}: install the same "
+            "version on all nodes"
+        )
+    if spec.repository and "://" not in spec.repository and not Path(spec.repository).is_dir():
+        raise invalid_arg(
+            f"this node has no folder '{spec.repository}': copy the models there, or use a store "
+            "that all nodes reach"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise invalid_arg(f"the node's folder '{folder}' cannot be used: {error}") from None
+    if free < MIN_DISK_BYTES:
+        raise invalid_arg(
+            f"'{folder}' has {free // 2**20} MiB free, at least {MIN_DISK_BYTES // 2**20} are "
+            "needed for logs and caches"
+        )
+
+
+def _free_port(address: str) -> int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError as error:
+            raise invalid_arg(f"the node's address '{address}' cannot be used: {error}") from None
+        port: int = probe.getsockname()[1]
+        return port
