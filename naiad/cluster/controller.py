@@ -202,10 +202,22 @@ class Controller:
         plan = make_plan(
             self._state.spec, self._wanted, self._state.replicas, nodes, self._policies
         )
-        self._problems = dict(plan.problems)
+        failed = self._failed_starts()
+        self._problems = {
+            name: "; ".join(filter(None, (plan.problems.get(name), failed.get(name))))
+            for name in {**plan.problems, **failed}
+        }
         self._carry_out(plan, now_s, nodes)
         self._stop_drained(now_s)
         self._write_router_config()
+
+    def _failed_starts(self) -> dict[str, str]:
+        current = {(each.name, each.revision) for each in self._state.spec.deployment}
+        return {
+            name: f"{trouble.count} starts failed, the last: {trouble.reason}"
+            for (name, revision), trouble in self._troubles.items()
+            if (name, revision) in current
+        }
 
     def _nodes(self) -> list[Node]:
         now_s = self._clock()
@@ -356,12 +368,8 @@ class Controller:
             deployment = state.spec.find(start.deployment)
             assert deployment is not None
             trouble = self._troubles.get((deployment.name, deployment.revision))
-            if trouble is not None:
-                self._problems[deployment.name] = (
-                    f"{trouble.count} starts failed, the last: {trouble.reason}"
-                )
-                if now_s < trouble.pause_until_s:
-                    continue
+            if trouble is not None and now_s < trouble.pause_until_s:
+                continue
             replica = ReplicaRecord(
                 name=f"{deployment.name}-{state.next_number}",
                 deployment=deployment.name,

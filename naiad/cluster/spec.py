@@ -27,6 +27,14 @@ _RESERVED_ARGUMENTS = (
 )  # fmt: skip
 
 
+def seconds(text: str, field: str) -> float:
+    """Raises ValueError."""
+    try:
+        return parse_duration(text, field).total_seconds()
+    except NaiadError as error:
+        raise ValueError(error.message) from None
+
+
 class ResourceSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpus: float = 1.0
     gpus: float = 0.0
@@ -214,14 +222,6 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def find(self, name: str) -> DeploymentSpec | None:
         return next((each for each in self.deployment if each.name == name), None)
-
-
-def seconds(text: str, field: str) -> float:
-    """Raises ValueError."""
-    try:
-        return parse_duration(text, field).total_seconds()
-    except NaiadError as error:
-        raise ValueError(error.message) from None
 
 
 def read_spec(path: Path) -> ClusterSpec:
