@@ -52,6 +52,10 @@ test-browser: $(VENV)/.dev  ## the console's tests in chromium (apt-get install 
 	cd build/axe && (test -f package/axe.min.js || (npm pack -s axe-core@4.14.0 && tar xzf axe-core-4.14.0.tgz package/axe.min.js) || echo "axe-core: not available, its tests skip")
 	$(BIN)/python -m pytest tests/browser
 
+test-cluster: $(VENV)/.dev  ## naiad cluster on a real Ray cluster of three raylets on this machine (installs Ray, 300 MB)
+	$(BIN)/python -m pip install -q -e '.[ray]'
+	$(BIN)/python -m pytest tests/cluster -p no:warnings
+
 test-gpu:  ## on a GPU, with the PYTHON that has torch: kernels, engine, 10,000 random requests, the server, compute-sanitizer
 	NAIAD_SOAK_REQUESTS=10000 NAIAD_SANITIZE=1 $(PYTHON) -m pytest tests/gpu
 

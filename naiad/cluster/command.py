@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def start(address: str, port: int, name: str, labels: tuple[str, ...]) -> int:
         ray_node.start_head(own, port, name, _labels(labels), token)
     ray_node.connect(f"{own}:{port}")
     (ray_node.state_folder() / "head").write_text(f"{own}:{port}")
-    _start_controller()
+    start_controller()
     click.echo(f"The cluster's head is {own}:{port}. To add a machine, copy the token there, then:")
     click.echo(f"  naiad cluster join {own}:{port} --token-file TOKEN   # a copy of {token}")
     click.echo("Next: naiad cluster apply FILE")
@@ -196,7 +195,7 @@ def _follow(timeout_s: float) -> int:
         time.sleep(0.5)
 
 
-def _start_controller() -> None:
+def start_controller() -> None:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -226,15 +225,13 @@ def _start_controller() -> None:
 
 def _call(method: str, *arguments: object, timeout_s: float = 60.0) -> Any:
     """Calls the controller. Raises NaiadError."""
-    import_error: Callable[[], None] = ray_node.require_ray
-    import_error()
-    import ray
-
-    if not ray.is_initialized():
+    if not ray_node.is_connected():
         file = ray_node.state_folder() / "head"
         if not file.exists():
             raise invalid_arg("this machine belongs to no cluster: `naiad cluster start` makes one")
         ray_node.connect(file.read_text().strip())
+    import ray
+
     try:
         handle = ray.get_actor(CONTROLLER, namespace="naiad")
         return ray.get(getattr(handle, method).remote(*arguments), timeout=timeout_s)

@@ -226,6 +226,7 @@ class Controller:
             msgspec.structs.replace(
                 node,
                 is_draining=node.name in self._state.draining,
+                is_joining=not self._machines.is_swept(node.id),
                 unfit={
                     deployment: reason
                     for (deployment, node_id), (_, reason) in self._unfit.items()
@@ -576,13 +577,21 @@ class Controller:
                     "revision": each.revision,
                     "since_s": each.since_s,
                     "in_flight": self._load.in_flight.get(each.name, 0.0),
-                    "restarts": self._reports[each.name].num_restarts
-                    if each.name in self._reports
-                    else 0,
+                    **self._process_status(each.name),
                     "url": self._rows.get(each.name, {}).get("url", ""),
                 }
                 for each in own
             ],
+        }
+
+    def _process_status(self, replica: str) -> dict[str, Any]:
+        report = self._reports.get(replica)
+        if report is None:
+            return {"pid": 0, "supervisor_pid": 0, "restarts": 0}
+        return {
+            "pid": report.pid,
+            "supervisor_pid": report.supervisor_pid,
+            "restarts": report.num_restarts,
         }
 
     # The state's file.

@@ -48,4 +48,8 @@ class Machines(Protocol):
         """Waits, for a few seconds at most."""
 
     def sweep(self, node_id: str, keep: frozenset[str]) -> None:
-        """Ends the servers on a node that are not in `keep`: what an earlier cluster left there."""
+        """Begins to end the servers on a node that are not in `keep`: what an earlier cluster left
+        there."""
+
+    def is_swept(self, node_id: str) -> bool:
+        """True when that is done."""

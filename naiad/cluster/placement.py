@@ -16,17 +16,21 @@ from naiad.cluster.resources import Resources
 from naiad.cluster.spec import DeploymentSpec, PlacementSpec
 from naiad.errors import NaiadError, invalid_arg
 
+NAME_LABEL = "naiad.io/name"
+
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
-    """The host name, or the label `naiad.io/name` of a node."""
+    """The label NAME_LABEL of the node, or its host name."""
     address: str
     labels: dict[str, str] = {}
     total: Resources = Resources()
     free: Resources = Resources()
     accelerator_type: str = ""
     is_draining: bool = False
+    is_joining: bool = False
+    """What an earlier cluster left there is being ended."""
     unfit: dict[str, str] = {}
     """By deployment: why it could not start here the last time."""
 
@@ -110,6 +114,8 @@ def refusal(demand: Demand, node: Node, placed: Sequence[Placed]) -> str:
         return f"is not one of the nodes that are named: {', '.join(rules.nodes)}"
     if node.is_draining:
         return "is draining"
+    if node.is_joining:
+        return "has just joined, wait a moment"
     for label, wanted in rules.require.items():
         value = node.labels.get(label)
         if value is None or value not in wanted.split("|"):

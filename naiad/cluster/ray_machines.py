@@ -16,12 +16,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from naiad.cluster.actors import ServerActor, sweep_folder
 from naiad.cluster.machines import ServerGone, ServerRefused
-from naiad.cluster.placement import Node
+from naiad.cluster.placement import NAME_LABEL, Node
 from naiad.cluster.resources import Resources
 from naiad.cluster.supervisor import ServerReport, ServerSpec
 
 NAMESPACE = "naiad"
-NAME_LABEL = "naiad.io/name"
 SILENCE_S = 5.0
 """A supervisor that does not answer for so long is taken to be away."""
 _ACCELERATOR = "accelerator_type:"
@@ -44,6 +43,8 @@ class RayMachines:
         self._servers: dict[str, _Server] = {}
         self._stopping: dict[str, tuple[Any, Any]] = {}
         self._names: dict[str, str] = {}
+        self._sweeps: dict[str, Any] = {}
+        """By id of a node: the task, or None when it is done."""
 
     def nodes(self) -> list[Node]:
         free = ray._private.state.available_resources_per_node()
@@ -142,9 +143,21 @@ class RayMachines:
         return lines
 
     def sweep(self, node_id: str, keep: frozenset[str]) -> None:
-        ray.remote(sweep_folder).options(
-            num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
-        ).remote(self._folder(node_id), keep)
+        self._sweeps[node_id] = (
+            ray.remote(sweep_folder)
+            .options(
+                num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False)
+            )
+            .remote(self._folder(node_id), keep)
+        )
+
+    def is_swept(self, node_id: str) -> bool:
+        if node_id not in self._sweeps:
+            return False
+        task = self._sweeps[node_id]
+        if task is not None and ray.wait([task], timeout=0)[0]:
+            self._sweeps[node_id] = task = None
+        return task is None
 
     def _folder(self, node_id: str) -> str:
         if node_id not in self._names:

@@ -7,18 +7,19 @@ no other's.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import secrets
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
+from naiad.cluster.placement import NAME_LABEL
 from naiad.errors import NaiadError, invalid_arg
 from naiad.files.private_folder import private_folder, write_file
 
@@ -38,14 +39,9 @@ def state_folder() -> Path:
 
 
 def require_ray() -> None:
-    """Raises NaiadError."""
-    try:
-        import ray
-    except ImportError:
-        raise invalid_arg(
-            "`naiad cluster` needs Ray: pip install 'naiad[ray]' on every node"
-        ) from None
-    assert ray
+    """Raises NaiadError. Ray is not imported here: it reads its environment when it is."""
+    if importlib.util.find_spec("ray") is None:
+        raise invalid_arg("`naiad cluster` needs Ray: pip install 'naiad[ray]' on every node")
 
 
 def token_path() -> Path:
@@ -132,8 +128,6 @@ def join_head(head: str, address: str, name: str, labels: Mapping[str, str], tok
 
 
 def _with_name(name: str, labels: Mapping[str, str]) -> dict[str, str]:
-    from naiad.cluster.ray_machines import NAME_LABEL
-
     return {**labels, **({NAME_LABEL: name} if name else {})}
 
 
@@ -168,11 +162,14 @@ def forget_ray() -> None:
     shutil.rmtree(ray_folder(), ignore_errors=True)
 
 
+def is_connected() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
 def connect(address: str) -> None:
     """Connects this process with the cluster. Raises NaiadError."""
     require_ray()
-    import ray
-
     token = token_path()
     if not token.exists():
         raise invalid_arg(
@@ -180,6 +177,8 @@ def connect(address: str) -> None:
             "`naiad cluster join` adds it to one"
         )
     os.environ.update(ray_environment(token))
+    import ray
+
     try:
         ray.init(
             address=address,
@@ -195,13 +194,3 @@ def connect(address: str) -> None:
             f"no cluster answers at {address}: {first[0] if first else error}. "
             "What serves goes on; `naiad cluster start` starts the head again.",
         ) from None
-
-
-def wait_for(condition: object, timeout_s: float, what: str) -> None:
-    """Calls `condition` until it returns True. Raises NaiadError."""
-    assert callable(condition)
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise invalid_arg(f"{what} did not happen within {timeout_s:.0f} s")
-        time.sleep(0.2)

@@ -67,6 +67,7 @@ class ServerProcess:
         """Ends what the folder describes, and starts the command. `digest` is what adopt() must be
         given to find it. Raises OSError."""
         self.stop(0.0)
+        private_folder(self._folder)
         self._turn_log()
         with self.log_path.open("ab") as log:
             self._child = subprocess.Popen(

@@ -50,6 +50,7 @@ class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is not ready."""
     ports: dict[str, int]
     pid: int
+    supervisor_pid: int
     num_restarts: int
     was_adopted: bool
     first_token_buckets: dict[str, float]
@@ -87,6 +88,7 @@ class Supervisor:
             reason="" if self._is_ready else self._reason,
             ports=self._ports,
             pid=0 if file is None else file.pid,
+            supervisor_pid=os.getpid(),
             num_restarts=self._num_restarts,
             was_adopted=self.was_adopted,
             first_token_buckets=self._first_token,

@@ -99,6 +99,13 @@ class RouterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retry: RetryOptions = RetryOptions()
     breaker: BreakerOptions = BreakerOptions()
     outlier: OutlierOptions = OutlierOptions()
+    asleep: tuple[str, ...] = ()
+    """Models that may have no replica because none is needed. A request for one waits, which wakes
+    it: whoever starts replicas reads naiad_router_waiting_requests."""
+    max_wait_s: float = 60.0
+    """How long such a request waits for a replica."""
+    max_waiting: int = 1024
+    """Such requests that wait at the same time; more are refused."""
 
     def model_spec(self, name: str) -> ModelSpec:
         for pattern, spec in self.model.items():

@@ -60,6 +60,8 @@ class RouterCore:
         self.fleet = fleet
         self.sequences = Sequences()
         self.counters: Counter[str] = Counter()
+        self.waiting: Counter[str] = Counter()
+        """By model that sleeps: requests that wait for its first replica."""
         self.is_stopping = False
         self._policies = policies or {}
         self._least_load = LeastLoad()
@@ -167,10 +169,23 @@ class RouterCore:
         if observer is not None:
             self._tell(relay, observer.on_first_byte, relay, replica, wait_s)
 
+    def begin_wait(self, model: str) -> bool:
+        """Counts a request that waits for a model that sleeps. False if it must not wait."""
+        config = self.config
+        if model not in config.asleep or self.waiting.total() >= config.max_waiting:
+            return False
+        self.waiting[model] += 1
+        return True
+
+    def end_wait(self, model: str) -> None:
+        self.waiting[model] -= 1
+        if not self.waiting[model]:
+            del self.waiting[model]
+
     def nobody(self, model: str, version: str, reason: str = "") -> NaiadError:
         """The error when no replica can serve the request."""
         fleet = self.fleet
-        if model and not fleet.knows(model):
+        if model and not fleet.knows(model) and model not in self.config.asleep:
             # While replicas start, nobody knows which models there are.
             is_settled = any(
                 replica.state in (ReplicaState.READY, ReplicaState.NOT_READY) for replica in fleet

@@ -61,6 +61,11 @@ class RouterMetrics:
         block("sequences", GAUGE, "Sequences whose replica is remembered").add(
             "", len(core.sequences)
         )
+        waiting = block(
+            "waiting_requests", GAUGE, "Requests that wait for the first replica of a model"
+        )
+        for model, count in core.waiting.items():
+            waiting.add(label_text({"model": model}), count)
         clients = block("client_connections", GAUGE, "Open connections of clients")
         for protocol, count in self._connections().items():
             clients.add(label_text({"protocol": protocol}), count)

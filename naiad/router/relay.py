@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from naiad.router.sequences import SequenceStep
 
 _monotonic = time.monotonic
+WAKE_CHECK_S = 0.1
+"""How often a request looks whether a model that sleeps has a replica."""
 
 
 class Relay(ABC):
@@ -38,6 +40,7 @@ class Relay(ABC):
         "sequence",
         "tried",
         "version",
+        "wake_deadline_s",
     )
 
     def __init__(
@@ -62,6 +65,8 @@ class Relay(ABC):
         self.is_responding = False
         """The response has begun: the request cannot be sent again."""
         self.is_over = False
+        self.wake_deadline_s = 0.0
+        """Until when the request waits for a model that sleeps; 0 if it does not wait."""
         self._timer: asyncio.TimerHandle | None = None
 
     # What a policy may read; see RoutedRequest.
@@ -119,14 +124,35 @@ class Relay(ABC):
                 self.num_attempts += 1
                 self._wait(reason)
                 return
+            if self._await_wake():
+                return
             self.is_over = True
             self.respond_error(self.core.nobody(self.model, self.version, reason))
             return
+        self._end_wake()
         self.replica = replica
         self.num_attempts += 1
         replica.counters["requests"] += 1
         self.sent_s = _monotonic()
         self.send(replica)
+
+    def _await_wake(self) -> bool:
+        """Waits for the first replica of a model that sleeps. False if there is no use in it."""
+        core, now_s = self.core, _monotonic()
+        if not self.wake_deadline_s:
+            if not core.begin_wait(self.model):
+                return False
+            self.wake_deadline_s = now_s + core.config.max_wait_s
+        elif now_s >= self.wake_deadline_s:
+            self._end_wake()
+            return False
+        self._timer = asyncio.get_running_loop().call_later(WAKE_CHECK_S, self._attempt, "")
+        return True
+
+    def _end_wake(self) -> None:
+        if self.wake_deadline_s:
+            self.wake_deadline_s = 0.0
+            self.core.end_wait(self.model)
 
     def on_failure(self, reason: str, *, is_unsent: bool, is_reused: bool) -> None:
         """The attempt ended without a response."""
@@ -195,6 +221,7 @@ class Relay(ABC):
             self.core.ended(self, replica)
 
     def cancel_wait(self) -> None:
+        self._end_wake()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

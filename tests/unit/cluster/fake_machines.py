@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -12,13 +13,10 @@ from naiad.cluster.resources import Resources
 from naiad.cluster.supervisor import ServerReport, ServerSpec
 
 
-def node(name: str, **fields: object) -> Node:
+def node(name: str, **fields: Any) -> Node:
     size = Resources(cpus=8, gpus=0, memory_bytes=2**34)
-    values = {"id": f"id-{name}", "name": name, "address": f"10.0.0.{len(name)}"}
-    return msgspec.structs.replace(
-        Node(**values, total=size, free=size),
-        **fields,  # type: ignore[arg-type]
-    )
+    made = Node(id=f"id-{name}", name=name, address=f"10.0.0.{len(name)}", total=size, free=size)
+    return msgspec.structs.replace(made, **fields)
 
 
 class FakeMachines:
@@ -64,6 +62,9 @@ class FakeMachines:
     def sweep(self, node_id: str, keep: frozenset[str]) -> None:
         self.swept.append((node_id, keep))
 
+    def is_swept(self, node_id: str) -> bool:
+        return any(swept == node_id for swept, _ in self.swept)
+
     def make_ready(self) -> None:
         for name in self.servers:
             if not isinstance(self.states[name], ServerRefused):
@@ -85,6 +86,7 @@ def report(is_ready: bool, **buckets: float) -> ServerReport:
         reason="" if is_ready else "it starts",
         ports={"http": 9000, "grpc": 9001, "metrics": 9002},
         pid=1,
+        supervisor_pid=2,
         num_restarts=0,
         was_adopted=False,
         first_token_buckets=buckets,
