@@ -81,7 +81,7 @@ def test_replicas_start_on_different_nodes_and_the_router_knows_them(cluster: Cl
 
 def test_models_become_arguments(cluster: Cluster) -> None:
     cluster.apply("models = ['x', 'y']\narguments = ['--log-verbose=1']")
-    cluster.tick()
+    cluster.tick(2)
     [name] = cluster.replicas
     arguments = cluster.machines.servers[name][0].arguments
     assert "--load-model=x" in arguments
