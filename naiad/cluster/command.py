@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from naiad.cluster import ray_node
+from naiad.cluster.actors import sweep_folder
 from naiad.cluster.spec import read_spec
 from naiad.errors import NaiadError, invalid_arg
 from naiad.tools.command_context import CONTEXT
@@ -134,12 +135,11 @@ def down(grace: float) -> int:
         stopped = _call("down", grace, timeout_s=3 * grace + 30)
     except NaiadError as error:
         click.echo(f"warning: {error.message}", err=True)
-        from naiad.cluster.actors import sweep_folder
-
-        for node in sorted((ray_node.state_folder() / "nodes").glob("*")):
-            stopped += len(sweep_folder(str(node), frozenset()))
+    # Supervisors end first: they would start again what is stopped here.
     ray_node.end_ray()
     ray_node.forget_ray()
+    for node in sorted((ray_node.state_folder() / "nodes").glob("*")):
+        stopped += len(sweep_folder(str(node), frozenset()))
     click.echo(f"{stopped} servers stopped.")
     return 0
 

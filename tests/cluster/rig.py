@@ -105,14 +105,14 @@ class Rig:
         return int(processes[0].process.pid)
 
     def end_servers(self) -> None:
-        """Ends the servers as `naiad cluster down` does when nobody answers."""
+        """Ends everything as `naiad cluster down` does when nobody answers."""
+        self._ray.shutdown()
+        self.ray.shutdown()
         for node in sorted((self.folder / "nodes").glob("*")):
             sweep_folder(str(node), frozenset())
 
     def close(self) -> None:
         self.end_servers()
-        self._ray.shutdown()
-        self.ray.shutdown()
 
 
 @contextlib.contextmanager
