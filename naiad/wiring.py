@@ -40,6 +40,8 @@ from naiad.keys.key_file import KeyFile
 from naiad.keys.key_table import KeyTable
 from naiad.keys.key_watch import KeyWatch
 from naiad.keys.keys import Keys
+from naiad.keys.token.claims import ClaimNames, TokenRules
+from naiad.keys.token.key_set_watch import KeySetWatch, check_location
 from naiad.keys.usage_file import UsageFile, usage_path
 from naiad.machine.memory import machine_memory_bytes
 from naiad.machine.process_secrets import hide_arguments, hide_variables
@@ -193,7 +195,39 @@ def build_keys(settings: Settings) -> Keys | None:
         accounts=accounts,
         on_refused=None if trail is None else trail.on_refused,
     )
-    return Keys(guard, watch, usage, audit)
+    return Keys(guard, watch, usage, audit, _build_key_set(settings, table))
+
+
+def _build_key_set(settings: Settings, table: KeyTable) -> KeySetWatch | None:
+    """Returns None where no identity provider is configured. Raises NaiadError."""
+    if not settings.jwt_jwks:
+        return None
+    try:
+        from naiad.keys.token.verifier import TokenVerifier
+    except ImportError as error:
+        raise unsupported(
+            f"--jwt-jwks needs the extra 'jwt' ({install_command('jwt')}): {error}"
+        ) from error
+    check_location(settings.jwt_jwks)
+    names: dict[str, tuple[str, ...]] = {}
+    for entry in settings.jwt_claim:
+        names[entry.field] = (*names.get(entry.field, ()), entry.claim)
+    verifier = TokenVerifier(
+        TokenRules(
+            settings.jwt_issuer,
+            settings.jwt_audience,
+            settings.jwt_leeway_secs,
+            ClaimNames(**names),
+            settings.jwt_scope_prefix,
+            settings.jwt_default_scope,
+        )
+    )
+    watch = KeySetWatch(settings.jwt_jwks, verifier.replace, refresh_s=settings.jwt_refresh_secs)
+    verifier.on_change = table.change
+    verifier.on_unknown_key = watch.on_unknown_key
+    table.find_token = verifier.find
+    watch.load()
+    return watch
 
 
 def build_console(
@@ -548,6 +582,8 @@ def key_reading(keys: Keys | None) -> KeyReading | None:
         None if keys.watch is None else keys.watch.is_good,
         0 if keys.watch is None else keys.watch.num_failures,
         None if keys.audit is None else keys.audit.num_dropped,
+        None if keys.key_set is None else keys.key_set.is_good,
+        0 if keys.key_set is None else keys.key_set.num_failures,
     )
 
 

@@ -20,6 +20,7 @@ from naiad.core.identity import NO_LIMITS, Identity, KeyLimits
 from naiad.errors import Code, NaiadError
 from naiad.keys.window import DayCounter, MinuteWindow
 
+MAX_IDLE_ACCOUNTS = 100_000
 RateFields: TypeAlias = list[tuple[str, int]]
 OnEnd: TypeAlias = "Callable[[MeteredAdmission, int], None]"
 """Called with (admission, status) when a request ends: the audit log."""
@@ -209,6 +210,13 @@ class Account:
             self._tokens.settle(now_s, num_reserved, num_used, reserved_s)
             self.tokens_today.settle(now_s, num_reserved, num_used, reserved_s)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if the account holds nothing that a limit counts."""
+        now_s = self.clock_s()
+        used = (self._requests.used(now_s), self._tokens.used(now_s), self.tokens_today.used(now_s))
+        return not self.num_parallel and not any(used)
+
     def count_tokens(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
         self.num_prompt_tokens += num_prompt_tokens
         self.num_output_tokens += num_output_tokens
@@ -247,12 +255,16 @@ class Accounts:
         self.on_new: Callable[[Account], None] | None = None
         """Called with an account that has just been made, before it is used."""
         self._accounts: dict[str, Account] = {}
+        self._sweep_at = MAX_IDLE_ACCOUNTS
+        """The number of accounts at which idle ones are forgotten."""
         self.refusals: Counter[Code] = Counter()
         """Refusals of requests without a valid key."""
 
     def of(self, identity: Identity) -> Account:
         account = self._accounts.get(identity.key_id)
         if account is None:
+            if len(self._accounts) >= self._sweep_at:
+                self._forget_idle()
             account = Account(identity, self._clock_s, self._on_end)
             self._accounts[identity.key_id] = account
             if self.on_new is not None:
@@ -260,6 +272,14 @@ class Accounts:
         elif account.limits is not identity.limits:
             account.set_limits(identity.limits)
         return account
+
+    def _forget_idle(self) -> None:
+        """Signed tokens can name any number of subjects. An account without requests, tokens or an
+        open minute today can be made again."""
+        self._accounts = {
+            key_id: account for key_id, account in self._accounts.items() if not account.is_idle
+        }
+        self._sweep_at = max(MAX_IDLE_ACCOUNTS, 2 * len(self._accounts))
 
     def all(self) -> list[Account]:
         return list(self._accounts.values())

@@ -88,8 +88,8 @@ class Guard:
 
     def _credential(self, header: Callable[[str], bytes | None]) -> Credential | None:
         """None if the request has no key. Where several headers could hold one, a key of ours
-        counts before any other text, such as the token of a proxy. A session of the console counts
-        if there is no header with a key."""
+        counts before a signed token, and that before any other text. A session of the console
+        counts if there is no header with a key."""
         credentials: list[Credential] = []
         for name in self.header_names:
             value = header(name)
@@ -101,8 +101,9 @@ class Guard:
                 continue
             credentials.append(read_credential(value))
         ours = [credential for credential in credentials if credential.key_id]
+        signed = [credential for credential in credentials if credential.signed_token]
         if credentials:
-            return next(iter(ours or credentials))
+            return next(iter(ours or signed or credentials))
         return read_session(header("cookie") or b"", header("host") or b"")
 
 
@@ -221,10 +222,10 @@ class Gate:
             return
         finding = guard.table.find(self._credential)
         self._key_id = finding.key_id
+        self._valid_until_s = finding.valid_until_s
         if finding.identity is None:
             self._refusal = NaiadError(Code.UNAUTHENTICATED, finding.reason)
             return
-        self._valid_until_s = finding.valid_until_s
         self._account = guard.accounts.of(finding.identity)
         self._refusal = self._forbidden(finding.identity)
         self._plain = Admission(finding.identity)

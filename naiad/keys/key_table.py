@@ -51,6 +51,8 @@ class KeyTable:
         self._clock_s = clock_s
         self._records: dict[str, _Record] = {}
         self._sessions = Sessions(clock_s)
+        self.find_token: Callable[[Credential], Finding] | None = None
+        """Finds the sender of a signed token; None where nobody issues tokens."""
         scopes = frozenset(SCOPES) - {KEYS}
         self._static = [
             (hash_secret(text), Identity(f"api-key-{number}", "--api-key", scopes=scopes))
@@ -62,6 +64,10 @@ class KeyTable:
 
     def replace(self, document: KeyDocument) -> None:
         self._records = {key.id: _record(key) for key in document.keys}
+        self.change()
+
+    def change(self) -> None:
+        """Whoever keeps a Finding must ask again."""
         self.generation += 1
 
     def identities(self) -> list[Identity]:
@@ -77,6 +83,8 @@ class KeyTable:
         for hash, identity in self._static:
             if hmac.compare_digest(hash, credential.token_hash):
                 return Finding(identity, key_id=identity.key_id)
+        if credential.signed_token and self.find_token is not None:
+            return self.find_token(credential)
         record = self._records.get(credential.key_id)
         presented = credential.secret_hash or _NO_HASH
         is_current = hmac.compare_digest(_NO_HASH if record is None else record.hash, presented)
@@ -93,7 +101,7 @@ class KeyTable:
 
     def close_session(self, session_hash: bytes) -> None:
         self._sessions.close(session_hash)
-        self.generation += 1
+        self.change()
 
     def _find_session(self, session_hash: bytes) -> Finding:
         session: Session | None = self._sessions.find(session_hash)

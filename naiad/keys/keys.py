@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from naiad.keys.audit import AuditLog
 from naiad.keys.guard import Guard
 from naiad.keys.key_watch import KeyWatch
+from naiad.keys.token.key_set_watch import KeySetWatch
 from naiad.keys.usage_file import SAVE_INTERVAL_S, UsageFile
 
 
@@ -22,18 +23,23 @@ class Keys:
         watch: KeyWatch | None = None,
         usage: UsageFile | None = None,
         audit: AuditLog | None = None,
+        key_set: KeySetWatch | None = None,
     ) -> None:
-        """`watch` and `usage` are None where all keys are on the command line."""
+        """`watch` and `usage` are None where all keys are on the command line. `key_set` are the
+        keys of an identity provider, and None where there is none."""
         self.guard = guard
         self.watch = watch
         self.usage = usage
         self.audit = audit
+        self.key_set = key_set
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         tasks: list[asyncio.Future[None]] = []
         if self.watch is not None:
             tasks.append(asyncio.ensure_future(self.watch.run()))
+        if self.key_set is not None:
+            tasks.append(asyncio.ensure_future(self.key_set.run()))
         if self.usage is not None:
             tasks.append(asyncio.ensure_future(self._save_usage(self.usage)))
         if self.audit is not None:
@@ -57,8 +63,10 @@ class Keys:
                 await asyncio.get_running_loop().run_in_executor(None, usage.write, data)
 
     def reread(self) -> None:
-        """For SIGHUP: reads the key file again and opens the audit log again."""
+        """For SIGHUP: reads the key file and the key set again and opens the audit log again."""
         if self.watch is not None:
             self.watch.reread()
+        if self.key_set is not None:
+            self.key_set.reread()
         if self.audit is not None:
             self.audit.reopen()

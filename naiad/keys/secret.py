@@ -18,12 +18,14 @@ ID_CHARS = 8
 _ALPHABET = string.ascii_lowercase + string.digits
 _SECRET_BYTES = 32
 _ID_END = len(PREFIX) + ID_CHARS
+_JSON = b"eyJ"
+"""`{"` in base64, with which every signed token begins."""
 MAX_TOKEN_BYTES = 8192
 """Signed tokens of identity providers are the longest that are sent."""
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What a client has presented, without its secret."""
+    """What a client has presented. It holds no secret of a key."""
 
     key_id: str
     """Empty for a text that is not a key of ours."""
@@ -33,6 +35,12 @@ class Credential(msgspec.Struct, frozen=True):
     """The hash of the whole text, for keys of `--api-key`, which may be any text."""
     session_hash: bytes = b""
     """The hash of a session's token (naiad.keys.session). The other fields are empty then."""
+    signed_token: bytes = b""
+    """The whole text if it looks like a signed token (naiad.keys.token), which is verified again
+    when the keys of its issuer change. Empty otherwise."""
+
+    def __repr__(self) -> str:
+        return f"Credential({self.key_id!r}, ...)"
 
 
 def new_id() -> str:
@@ -60,4 +68,5 @@ def read_credential(token: bytes) -> Credential:
         text[len(PREFIX) : _ID_END] if is_ours else "",
         hash_secret(token[_ID_END + 1 :]) if is_ours else b"",
         hash_secret(token),
+        signed_token=token if token.startswith(_JSON) and token.count(b".") == 2 else b"",
     )

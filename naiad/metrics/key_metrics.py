@@ -31,6 +31,9 @@ class KeyReading(msgspec.Struct, frozen=True):
     num_file_failures: int = 0
     num_audit_dropped: int | None = None
     """None if there is no audit log."""
+    is_key_set_good: bool | None = None
+    """None if no identity provider is configured."""
+    num_key_set_failures: int = 0
 
 
 def key_blocks(reading: KeyReading | None) -> list[Block]:
@@ -49,6 +52,16 @@ def key_blocks(reading: KeyReading | None) -> list[Block]:
         COUNTER,
         "Number of lines of the audit log that were lost",
     )
+    set_good = Block(
+        "naiad_jwt_key_set_valid",
+        GAUGE,
+        "1 if the keys of the identity provider could be read, else 0",
+    )
+    set_failures = Block(
+        "naiad_jwt_key_set_errors_total",
+        COUNTER,
+        "Number of times the keys of the identity provider could not be read",
+    )
     for counts in [] if reading is None else bounded(reading.keys):
         key = {"key": counts.key_id}
         if counts.key_id:
@@ -62,7 +75,10 @@ def key_blocks(reading: KeyReading | None) -> list[Block]:
         failures.add("", reading.num_file_failures)
     if reading is not None and reading.num_audit_dropped is not None:
         dropped.add("", reading.num_audit_dropped)
-    return [requests, refused, tokens, good, failures, dropped]
+    if reading is not None and reading.is_key_set_good is not None:
+        set_good.add("", int(reading.is_key_set_good))
+        set_failures.add("", reading.num_key_set_failures)
+    return [requests, refused, tokens, good, failures, dropped, set_good, set_failures]
 
 
 def bounded(keys: list[KeyCounts]) -> list[KeyCounts]:

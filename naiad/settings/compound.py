@@ -13,12 +13,21 @@ from collections.abc import Callable
 
 import msgspec
 
-from naiad.settings.value import byte_count, integer, real, trace_level
+from naiad.settings.value import BadValueError, byte_count, integer, real, trace_level
 
 MAX_CORE = 1 << 16
 RESTRICTED_CATEGORIES = (
     "health", "metadata", "inference", "shared-memory", "model-config", "model-repository",
     "statistics", "trace", "logging",
+)  # fmt: skip
+
+
+SCOPES = (*RESTRICTED_CATEGORIES, "keys", "metrics")
+"""What a key or a token may be given. naiad.keys.api_class.SCOPES is the same, which a test
+checks."""
+CLAIM_FIELDS = (
+    "subject", "scopes", "models", "rpm", "tpm", "max_parallel", "tokens_per_day", "priority",
+    "metadata",
 )  # fmt: skip
 
 
@@ -65,6 +74,13 @@ class Restriction(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Restriction({self.categories!r}, {self.key!r}, ...)"
+
+
+class ClaimSetting(msgspec.Struct, frozen=True):
+    """The claim of a token that holds a field."""
+
+    field: str
+    claim: str
 
 
 class ResourceLimit(msgspec.Struct, frozen=True):
@@ -196,6 +212,16 @@ def restriction(flag: str, noun: str) -> Callable[[str], Restriction]:
         return Restriction(categories, key, value)
 
     return parse_restriction
+
+
+def jwt_claim(text: str) -> ClaimSetting:
+    field, separator, claim = text.partition("=")
+    if not separator or field not in CLAIM_FIELDS or not claim:
+        raise BadValueError(
+            f"invalid mapping of a claim: {text}",
+            f"FIELD=CLAIM, where FIELD is one of {', '.join(CLAIM_FIELDS)}",
+        )
+    return ClaimSetting(field, claim)
 
 
 def rate_limit_resource(text: str) -> ResourceLimit:

@@ -36,8 +36,9 @@ def check_consistency(settings: Settings) -> None:
 def check_creation(settings: Settings) -> None:
     if not settings.model_repository and not settings.model:
         raise invalid_arg("--model-repository must be specified")
-    if settings.audit_log and not (settings.api_key_file or settings.api_key):
-        raise invalid_arg("--audit-log requires --api-key-file or --api-key")
+    if settings.audit_log and not has_keys(settings):
+        raise invalid_arg("--audit-log requires --api-key-file, --api-key or --jwt-jwks")
+    _check_tokens(settings)
     if has_console(settings) and not (has_keys(settings) or is_loopback(settings.http_address)):
         raise invalid_arg(
             f"--console=true requires API keys, because other machines can reach "
@@ -52,6 +53,18 @@ def check_creation(settings: Settings) -> None:
         raise invalid_arg(
             "found multiple cache configurations, but only a single cache is currently supported"
         )
+
+
+def _check_tokens(settings: Settings) -> None:
+    """A token is only worth something with the issuer and the audience that it must have."""
+    for flag, value in (
+        ("--jwt-issuer", settings.jwt_issuer),
+        ("--jwt-audience", settings.jwt_audience),
+    ):
+        if settings.jwt_jwks and not value:
+            raise invalid_arg(f"--jwt-jwks requires {flag}, which every token must name")
+        if value and not settings.jwt_jwks:
+            raise invalid_arg(f"{flag} requires --jwt-jwks FILE|URL, the keys of the issuer")
 
 
 def _check_endpoints(settings: Settings) -> None:

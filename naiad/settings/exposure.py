@@ -12,7 +12,7 @@ from naiad.settings.settings import Settings
 
 
 def has_keys(settings: Settings) -> bool:
-    return bool(settings.api_key_file or settings.api_key)
+    return bool(settings.api_key_file or settings.api_key or settings.jwt_jwks)
 
 
 def is_loopback(address: str) -> bool:

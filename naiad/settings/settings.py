@@ -16,6 +16,7 @@ from naiad.settings import compound, value
 from naiad.settings.compound import (
     BackendSetting,
     CacheSetting,
+    ClaimSetting,
     DeviceBytes,
     DeviceFraction,
     HostPolicy,
@@ -895,6 +896,78 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_extension=True,
         ),
     ] = ()
+    jwt_jwks: Annotated[
+        str,
+        ACCESS(
+            "Accept signed tokens (JWT) of an identity provider, whose public keys are in this "
+            "file or at this https:// URL (a JSON Web Key Set). Requires naiad[jwt], --jwt-issuer "
+            "and --jwt-audience.",
+            metavar="FILE|URL",
+            is_extension=True,
+        ),
+    ] = ""
+    jwt_issuer: Annotated[
+        str,
+        ACCESS(
+            "Issuer that a token must name ('iss').",
+            metavar="TEXT",
+            is_extension=True,
+        ),
+    ] = ""
+    jwt_audience: Annotated[
+        tuple[str, ...],
+        ACCESS(
+            "Audience that a token must name ('aud'). May be repeated; a token needs one of them.",
+            metavar="TEXT",
+            is_extension=True,
+        ),
+    ] = ()
+    jwt_claim: Annotated[
+        tuple[ClaimSetting, ...],
+        ACCESS(
+            "Claim of a token that holds a field: subject, scopes, models, rpm, tpm, max_parallel, "
+            "tokens_per_day, priority or metadata. E.g. rpm=https://example.com/rpm, or "
+            "scopes=realm_access.roles. May be repeated.",
+            parse=compound.jwt_claim,
+            metavar="FIELD=CLAIM",
+            is_extension=True,
+        ),
+    ] = ()
+    jwt_scope_prefix: Annotated[
+        str,
+        ACCESS(
+            "What a scope of a token begins with if it is a scope of Naiad, e.g. naiad:inference.",
+            metavar="TEXT",
+            is_extension=True,
+        ),
+    ] = "naiad:"
+    jwt_default_scope: Annotated[
+        tuple[str, ...],
+        ACCESS(
+            "Scope of a token that has no scope of Naiad. May be repeated. By default such a token "
+            "may do nothing.",
+            parse=value.choice("jwt-default-scope", *compound.SCOPES),
+            metavar="SCOPE",
+            is_extension=True,
+        ),
+    ] = ()
+    jwt_leeway_secs: Annotated[
+        float,
+        ACCESS(
+            "How far the clocks of the identity provider and this server may differ, in seconds.",
+            parse=value.between(0, 600, value.real),
+            is_extension=True,
+        ),
+    ] = 60.0
+    jwt_refresh_secs: Annotated[
+        float,
+        ACCESS(
+            "How often the URL of --jwt-jwks is fetched, in seconds. A token with an unknown key "
+            "causes a fetch, too, at most every 30 seconds.",
+            parse=value.at_least(10, value.real),
+            is_extension=True,
+        ),
+    ] = 300.0
     audit_log: Annotated[
         str,
         ACCESS(

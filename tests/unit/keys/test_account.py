@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from naiad.core.identity import Identity, KeyLimits
 from naiad.errors import NaiadError
-from naiad.keys.account import Accounts, Admission, LimitError
+from naiad.keys import account as account_module
+from naiad.keys.account import Accounts, Admission, EntranceFacts, LimitError
 from naiad.keys.api_class import INFERENCE
 from naiad.keys.guard import Gate, read_text
 from naiad.keys.window import MinuteWindow
@@ -207,3 +209,17 @@ def test_accounts_outlive_changes_of_a_key(ring: KeyRing) -> None:
     ring.create("two")
     again = next(one for one in ring.table.identities() if one.name == "one")
     assert accounts.of(again) is account
+
+
+def test_idle_accounts_are_forgotten_when_there_are_many(
+    ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(account_module, "MAX_IDLE_ACCOUNTS", 3)
+    accounts = Accounts(ring.time)
+    limits = KeyLimits(requests_per_minute=9)
+    busy = accounts.of(Identity("busy", limits=limits))
+    busy.admit(Identity("busy", limits=limits), EntranceFacts())
+    for number in range(9):
+        accounts.of(Identity(f"user-{number}"))
+    assert accounts.of(Identity("busy", limits=limits)) is busy
+    assert len(accounts.all()) <= 4

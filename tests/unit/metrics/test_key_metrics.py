@@ -15,6 +15,8 @@ def test_shows_requests_refusals_and_tokens_by_key() -> None:
         is_file_good=False,
         num_file_failures=2,
         num_audit_dropped=1,
+        is_key_set_good=False,
+        num_key_set_failures=2,
     )
     lines = page(key_blocks(reading)).decode().splitlines()
     assert [line for line in lines if not line.startswith("#")] == [
@@ -25,7 +27,9 @@ def test_shows_requests_refusals_and_tokens_by_key() -> None:
         'naiad_api_key_tokens_total{key="ab12cd34",kind="output"} 30',
         "naiad_api_key_file_errors_total 2",
         "naiad_audit_lines_dropped_total 1",
+        "naiad_jwt_key_set_errors_total 2",
         "naiad_api_key_file_valid 0",
+        "naiad_jwt_key_set_valid 0",
     ]
 
 

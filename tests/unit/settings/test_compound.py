@@ -5,10 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from naiad.keys import api_class
+from naiad.keys.token.claims import ClaimNames
 from naiad.settings import compound
 from naiad.settings.compound import (
     BackendSetting,
     CacheSetting,
+    ClaimSetting,
     DeviceBytes,
     DeviceFraction,
     HostPolicy,
@@ -66,6 +69,7 @@ restricted_protocol = compound.restriction("grpc-restricted-protocol", "protocol
         (compound.device_bytes, "0:100000000000", DeviceBytes(0, 100_000_000_000)),
         (compound.model_load_gpu_limit, "1:0.75", DeviceFraction(1, 0.75)),
         (compound.port_range, "8000-9000", PortRange(8000, 9000)),
+        (compound.jwt_claim, "rpm=https://a.b/?c=d", ClaimSetting("rpm", "https://a.b/?c=d")),
         (
             restricted_api,
             "health,metadata:key=a=b",
@@ -154,6 +158,9 @@ API = "--http-restricted-api option format is '<config name>:<setting>=<value>'.
         (restricted_api, "health:=secret", API + "health:=***"),
         (restricted_api, ":a=secret", API + ":a=***"),
         (restricted_protocol, "foo:a=b", "unknown restricted protocol 'foo' "),
+        (compound.jwt_claim, "rpm", "invalid mapping of a claim: rpm"),
+        (compound.jwt_claim, "rpm=", "invalid mapping of a claim: rpm="),
+        (compound.jwt_claim, "speed=a", "invalid mapping of a claim: speed=a"),
     ],
 )
 def test_error_messages(parse: Callable[[str], object], text: str, message: str) -> None:
@@ -185,6 +192,7 @@ def test_repr_does_not_contain_secrets(entry: msgspec.Struct) -> None:
                 "device_bytes",
                 "model_load_gpu_limit",
                 "port_range",
+                "jwt_claim",
             )
         ]
         + [restricted_api]
@@ -196,3 +204,9 @@ def test_any_text_parses_or_raises_value_error(parse: Callable[[str], object], t
         parse(text)
     except ValueError:
         pass
+
+
+def test_scopes_are_those_of_the_guard() -> None:
+    """naiad.settings is below naiad.keys, so it has a list of its own."""
+    assert set(compound.SCOPES) == set(api_class.SCOPES)
+    assert set(compound.CLAIM_FIELDS) == set(ClaimNames.__struct_fields__)

@@ -16,6 +16,13 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "api-key": ("sk-1,2", ("sk-1,2",)),
     "api-key-header": ("X-Goog-Api-Key", ("x-goog-api-key",)),
     "guarded-api": ("metrics", ("metrics",)),
+    "jwt-jwks": ("jwks.json", "jwks.json"),
+    "jwt-issuer": ("https://login.example.com", "https://login.example.com"),
+    "jwt-audience": ("naiad", ("naiad",)),
+    "jwt-scope-prefix": ("ai.", "ai."),
+    "jwt-default-scope": ("inference", ("inference",)),
+    "jwt-leeway-secs": ("5", 5.0),
+    "jwt-refresh-secs": ("60", 60.0),
     "audit-log": ("audit.jsonl", "audit.jsonl"),
     "allowed-host": ("API.example.com", ("api.example.com",)),
     "cors-allow-origin": ("https://App.example.com", ("https://app.example.com",)),
@@ -144,6 +151,7 @@ COMPOUND = {
     "cuda-memory-pool-byte-size": "0:1",
     "cuda-virtual-address-size": "0:1",
     "host-policy": "x,numa-node=1",
+    "jwt-claim": "rpm=a",
     "model-load-gpu-limit": "0:0.5",
 }
 DEPRECATED = {
@@ -442,7 +450,13 @@ def test_creation_errors_are_those_of_triton() -> None:
         " currently supported"
     )
     assert creation_error(model_repository=repository, audit_log="a") == (
-        "Invalid argument - --audit-log requires --api-key-file or --api-key"
+        "Invalid argument - --audit-log requires --api-key-file, --api-key or --jwt-jwks"
+    )
+    assert creation_error(model_repository=repository, jwt_jwks="a", jwt_issuer="b") == (
+        "Invalid argument - --jwt-jwks requires --jwt-audience, which every token must name"
+    )
+    assert creation_error(model_repository=repository, jwt_issuer="b") == (
+        "Invalid argument - --jwt-issuer requires --jwt-jwks FILE|URL, the keys of the issuer"
     )
     check_creation(
         Settings(model_repository=repository, load_model=("*",), cache_config=caches[:1])
