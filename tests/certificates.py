@@ -22,7 +22,8 @@ class Certificates(msgspec.Struct, frozen=True):
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Writes ca.pem, which signs server.pem (for localhost and 127.0.0.1) and client.pem, and
+    """Writes ca.pem, which signs server.pem (for localhost and 127.0.0.1) , client.pem and
+    named.pem (a client with alternative names), and
     strange-ca.pem, which signs strange.pem. The keys are *.key."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is needed to make certificates")
@@ -30,6 +31,7 @@ def make_certificates(folder: Path) -> Certificates:
         _new(folder, authority, "-x509", "-subj", f"/CN={authority}")
     _signed(folder, "server", "ca", "subjectAltName=DNS:localhost,IP:127.0.0.1")
     _signed(folder, "client", "ca", "extendedKeyUsage=clientAuth")
+    _signed(folder, "named", "ca", "subjectAltName=URI:spiffe://example.com/named,DNS:named.test")
     _signed(folder, "strange", "strange-ca", "extendedKeyUsage=clientAuth")
     encryption = ["-aes128", "-passout", "pass:secret"]
     _openssl("pkey", "-in", f"{folder}/server.key", *encryption, "-out", f"{folder}/encrypted.key")

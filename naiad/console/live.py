@@ -173,7 +173,7 @@ class Live:
     def _send(self, subscriber: Subscriber, rows: list[ModelRow], server: ServerState) -> None:
         exchange = subscriber.exchange
         gate = exchange.head.route.gate
-        admission = None if gate is None else gate.check()
+        admission = None if gate is None else gate.check(exchange.peer)
         if isinstance(admission, NaiadError):
             exchange.send_chunk(_event("refused", {"error": admission.message}))
             self._unsubscribe(subscriber)

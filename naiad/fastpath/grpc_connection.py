@@ -255,7 +255,7 @@ class GrpcFastPath:
         gate = frames.head.gate
         if (
             not self._is_request(frames, fields, connection.last_peer_stream_id)
-            or (gate is not None and isinstance(gate.check(), NaiadError))
+            or (gate is not None and isinstance(gate.check(self.protocol.peer), NaiadError))
             or serving_model(self.core, plan) is None
             or (memory := self.core.input_buffer(plan.model_name, frames.tail_bytes)) is None
         ):

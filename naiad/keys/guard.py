@@ -12,22 +12,23 @@ from __future__ import annotations
 
 import time
 from asyncio import BaseTransport
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TypeAlias
 
 from naiad.core.identity import Identity
 from naiad.errors import Code, NaiadError
 from naiad.keys.account import Account, Accounts, Admission, EntranceFacts
 from naiad.keys.api_class import OPEN_BY_DEFAULT, PAGE, UNCLASSIFIED, check_class
-from naiad.keys.key_table import Finding, KeyTable
+from naiad.keys.certificate import peer_certificate, read_names
+from naiad.keys.key_table import MISSING, Finding, KeyTable
 from naiad.keys.secret import MAX_TOKEN_BYTES, Credential, read_credential
 from naiad.keys.session import read_session
 
 AUTHORIZATION = "authorization"
 API_KEY_HEADER = "x-api-key"
 _BEARER = b"bearer "
-MISSING = "an API key is required: send the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
-
+MAX_CERTIFICATES = 1000
+"""How many certificates are remembered for one request head."""
 
 OnRefused: TypeAlias = Callable[[str, EntranceFacts, NaiadError], None]
 """Called with the id of the key, empty if there is none, and the error."""
@@ -64,14 +65,19 @@ class Guard:
         hidden: NaiadError | None = None,
         *,
         counts_tokens: bool = False,
-    ) -> Gate | None:
+    ) -> Gate | CertificateGate | None:
         """Returns None for an API that is open. `header` reads a header of the request by its
         lower-case name. `hidden` is the error for a model that the key may not see.
         `counts_tokens` is True for an endpoint that reports the tokens of its requests."""
         check_class(api, "a request")
         if api in self._open_apis:
             return None
-        return Gate(self, api, self._credential(header), model_name, hidden, counts_tokens)
+        credential = self._credential(header)
+
+        def build(credential: Credential | None) -> Gate:
+            return Gate(self, api, credential, model_name, hidden, counts_tokens)
+
+        return CertificateGate(build) if credential is None else build(credential)
 
     def identify(self, header: Callable[[str], bytes | None]) -> Finding | None:
         """Returns the owner of a request's key, for pages that are open to everybody. None without
@@ -204,7 +210,7 @@ class Gate:
             self._valid_until_s is None or self._guard.clock_s() < self._valid_until_s
         )
 
-    def check(self) -> Admission | NaiadError:
+    def check(self, peer: BaseTransport | None = None) -> Admission | NaiadError:
         """Like `enter`, but nothing is counted: a stream may be opened."""
         if not self.is_current:
             self._resolve()
@@ -241,6 +247,51 @@ class Gate:
         return None
 
 
+class CertificateGate:
+    """What the guard knows about requests with one head that has no key: the certificate of the
+    connection tells who sends them."""
+
+    __slots__ = ("_build", "_gates", "_without")
+
+    def __init__(self, build: Callable[[Credential | None], Gate]) -> None:
+        self._build = build
+        self._without = build(None)
+        self._gates: dict[Hashable, Gate] = {}
+
+    def enter(self, peer: BaseTransport | None = None) -> Admission | NaiadError:
+        return self._gate(peer).enter(peer)
+
+    def check(self, peer: BaseTransport | None = None) -> Admission | NaiadError:
+        return self._gate(peer).check()
+
+    def enter_fast(
+        self, peer: BaseTransport | None = None, model_name: str = ""
+    ) -> Admission | None:
+        return self._gate(peer).enter_fast(peer, model_name)
+
+    @property
+    def is_current(self) -> bool:
+        """False, because only a request tells the connection."""
+        return False
+
+    def _gate(self, peer: BaseTransport | None) -> Gate:
+        certificate = peer_certificate(peer)
+        if certificate is None:
+            return self._without
+        key = (
+            certificate.get("subject"),
+            certificate.get("subjectAltName"),
+            certificate.get("notAfter"),
+        )
+        gate = self._gates.get(key)
+        if gate is None:
+            if len(self._gates) >= MAX_CERTIFICATES:
+                self._gates.clear()
+            gate = self._build(Credential("", b"", b"", certificate=read_names(certificate)))
+            self._gates[key] = gate
+        return gate
+
+
 class ClosedGate:
     """Refuses every request with one head, whatever key it has."""
 
@@ -252,7 +303,7 @@ class ClosedGate:
     def enter(self, peer: BaseTransport | None = None) -> NaiadError:
         return self._refusal
 
-    def check(self) -> NaiadError:
+    def check(self, peer: BaseTransport | None = None) -> NaiadError:
         return self._refusal
 
     def enter_fast(self, peer: BaseTransport | None = None, model_name: str = "") -> None:
@@ -263,7 +314,7 @@ class ClosedGate:
         return False
 
 
-Entrance: TypeAlias = Gate | ClosedGate
+Entrance: TypeAlias = Gate | CertificateGate | ClosedGate
 
 
 def unknown_model(name: str) -> NaiadError:

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from naiad.core.identity import Identity, KeyLimits
-from naiad.errors import invalid_arg
+from naiad.errors import NaiadError, invalid_arg
 from naiad.keys.api_class import DEFAULT_SCOPES, SCOPES
+from naiad.keys.certificate import canonical_name
 from naiad.keys.secret import ID_CHARS
 
 FILE_VERSION = 1
@@ -56,6 +57,9 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     tokens_per_day: int | None = None
     priority: int = 0
     metadata: dict[str, str] = {}
+    client_subjects: tuple[str, ...] = ()
+    """Names of client certificates that stand for the key, in canonical format
+    (naiad.keys.certificate)."""
 
     def identity(self) -> Identity:
         return Identity(
@@ -124,6 +128,7 @@ def check_key(key: ApiKey, place: str = "") -> None:
     if key.previous is not None and key.previous.expires_at.tzinfo is None:
         raise invalid_arg(f"{place}previous.expires_at: the time needs a zone, e.g. Z")
     check_scopes(key.scopes, f"{place}scopes")
+    check_subjects(key.client_subjects, f"{place}client_subjects")
     check_models(key.models, f"{place}models")
     for field in _LIMITS:
         check_limit(getattr(key, field), f"{place}{field}")
@@ -146,6 +151,16 @@ def check_scopes(scopes: Iterable[str], field: str) -> None:
             )
     if not scopes:
         raise invalid_arg(f"{field}: a key needs at least one scope of {', '.join(SCOPES)}")
+
+
+def check_subjects(subjects: Iterable[str], field: str) -> None:
+    for subject in subjects:
+        try:
+            canonical = canonical_name(subject)
+        except NaiadError as error:
+            raise invalid_arg(f"{field}: {error.message}") from None
+        if canonical != subject:
+            raise invalid_arg(f"{field}: '{subject}' must be written as '{canonical}'")
 
 
 def check_models(models: Iterable[str], field: str) -> None:
@@ -199,6 +214,7 @@ def shown_key(key: ApiKey, now: datetime) -> dict[str, Any]:
         **defaults,
         **{field: shown.get(field) for field in optional},
         "metadata": key.metadata,
+        "client_subjects": list(key.client_subjects),
         "state": key.state(now),
         "old_secret_expires_at": None
         if key.previous is None or now >= key.previous.expires_at

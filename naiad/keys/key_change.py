@@ -33,6 +33,7 @@ class NewKey(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_day: int | None = None
     priority: int = 0
     metadata: dict[str, str] = {}
+    client_subjects: tuple[str, ...] = ()
 
 
 class Issued(msgspec.Struct, frozen=True):
@@ -62,6 +63,7 @@ def create(document: KeyDocument, wanted: NewKey, now: datetime) -> Issued:
     )
     check_key(key)
     _check_active_name(document, key)
+    _check_subjects(document, key)
     return Issued(
         msgspec.structs.replace(document, keys=(*document.keys, key)),
         key,
@@ -72,6 +74,7 @@ def create(document: KeyDocument, wanted: NewKey, now: datetime) -> Issued:
 def update(document: KeyDocument, key: ApiKey, fields: dict[str, Any]) -> KeyDocument:
     changed = msgspec.structs.replace(key, **fields)
     check_key(changed)
+    _check_subjects(document, changed)
     return _replace(document, changed)
 
 
@@ -122,6 +125,17 @@ def _check_active_name(document: KeyDocument, key: ApiKey) -> None:
             raise invalid_arg(
                 f"name: the key '{other.id}' has the name '{key.name}' already; choose another, or "
                 f"run `naiad key rotate {other.id}` for a new secret"
+            )
+
+
+def _check_subjects(document: KeyDocument, key: ApiKey) -> None:
+    """A certificate stands for one key."""
+    for other in document.keys:
+        shared = set(other.client_subjects) & set(key.client_subjects)
+        if shared and other.id != key.id and other.revoked_at is None:
+            raise invalid_arg(
+                f"client_subjects: the key '{other.id}' has the subject '{min(shared)}' already; "
+                f"revoke it, or use another subject"
             )
 
 

@@ -17,10 +17,12 @@ import msgspec
 
 from naiad.core.identity import Identity
 from naiad.keys.api_class import KEYS, SCOPES
+from naiad.keys.certificate import CertificateNames
 from naiad.keys.key import ApiKey, KeyDocument
 from naiad.keys.secret import Credential, hash_secret
 from naiad.keys.session import Session, Sessions
 
+MISSING = "an API key is required: send the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
 _NO_HASH = b"\0" * 32
 
 
@@ -50,6 +52,8 @@ class KeyTable:
         self.generation = 1
         self._clock_s = clock_s
         self._records: dict[str, _Record] = {}
+        self._subjects: dict[str, _Record] = {}
+        """Keyed by the names of clients' certificates."""
         self._sessions = Sessions(clock_s)
         self.find_token: Callable[[Credential], Finding] | None = None
         """Finds the sender of a signed token; None where nobody issues tokens."""
@@ -64,6 +68,11 @@ class KeyTable:
 
     def replace(self, document: KeyDocument) -> None:
         self._records = {key.id: _record(key) for key in document.keys}
+        # A revoked key only keeps a subject that no other key has.
+        ordered = sorted(document.keys, key=lambda key: key.revoked_at is None)
+        self._subjects = {
+            subject: self._records[key.id] for key in ordered for subject in key.client_subjects
+        }
         self.change()
 
     def change(self) -> None:
@@ -80,6 +89,8 @@ class KeyTable:
         """Compares in constant time, also for ids that do not exist."""
         if credential.session_hash:
             return self._find_session(credential.session_hash)
+        if credential.certificate is not None:
+            return self._find_certificate(credential.certificate)
         for hash, identity in self._static:
             if hmac.compare_digest(hash, credential.token_hash):
                 return Finding(identity, key_id=identity.key_id)
@@ -94,6 +105,22 @@ class KeyTable:
         if record is None or not credential.secret_hash or not (is_current or is_previous):
             return Finding(reason="the API key is not valid")
         return self._judge(record, is_current=is_current)
+
+    def _find_certificate(self, certificate: CertificateNames) -> Finding:
+        """The connection has verified the certificate when it was opened, but may outlive it."""
+        for name in certificate.names:
+            record = self._subjects.get(name)
+            if record is None:
+                continue
+            if self._clock_s() >= certificate.end_s:
+                return Finding(reason=f"the client certificate '{name}' has expired")
+            finding = self._judge(record, is_current=True)
+            if finding.identity is None:
+                return finding
+            until_s = min(certificate.end_s, finding.valid_until_s or certificate.end_s)
+            return msgspec.structs.replace(finding, valid_until_s=until_s)
+        shown = ", ".join(f"'{name}'" for name in certificate.names)
+        return Finding(reason=f"no API key is for the client certificate {shown}; {MISSING}")
 
     def open_session(self, credential: Credential) -> str:
         """Returns the token of a session that stands for the key. The caller has found the key."""

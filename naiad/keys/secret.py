@@ -13,6 +13,8 @@ import string
 
 import msgspec
 
+from naiad.keys.certificate import CertificateNames
+
 PREFIX = "sk-naiad-"
 ID_CHARS = 8
 _ALPHABET = string.ascii_lowercase + string.digits
@@ -38,6 +40,8 @@ class Credential(msgspec.Struct, frozen=True):
     signed_token: bytes = b""
     """The whole text if it looks like a signed token (naiad.keys.token), which is verified again
     when the keys of its issuer change. Empty otherwise."""
+    certificate: CertificateNames | None = None
+    """The client's certificate, where a request has no key. The other fields are empty then."""
 
     def __repr__(self) -> str:
         return f"Credential({self.key_id!r}, ...)"

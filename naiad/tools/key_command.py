@@ -15,9 +15,10 @@ from typing import Any
 
 import click
 
-from naiad.errors import invalid_arg
+from naiad.errors import NaiadError, invalid_arg
 from naiad.keys import key_change
 from naiad.keys.api_class import DEFAULT_SCOPES, SCOPES
+from naiad.keys.certificate import canonical_name
 from naiad.keys.key import ApiKey, KeyDocument, parse_duration, shown_key, utc_now
 from naiad.keys.key_change import Issued, NewKey
 from naiad.keys.key_file import KeyFile
@@ -73,6 +74,14 @@ _json = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--metadata", metavar="KEY=VALUE", multiple=True, help="A note about the key. May be repeated."
 )
+@click.option(
+    "--client-subject",
+    "subjects",
+    metavar="NAME",
+    multiple=True,
+    help="A client certificate with this subject stands for the key: 'CN=alice,O=Example', "
+    "'URI:spiffe://example.com/alice' or 'DNS:alice.example.com'. May be repeated.",
+)
 @_file
 @_json
 def create(
@@ -86,6 +95,7 @@ def create(
     tokens_per_day: int | None,
     priority: int,
     metadata: tuple[str, ...],
+    subjects: tuple[str, ...],
     path: Path,
     is_json: bool,
 ) -> None:
@@ -102,6 +112,7 @@ def create(
         tokens_per_day=tokens_per_day,
         priority=priority,
         metadata=_metadata(metadata),
+        client_subjects=tuple(map(_subject, subjects)),
     )
     _print_issued(
         _issue(path, lambda document: key_change.create(document, wanted, now)), is_json=is_json
@@ -245,6 +256,13 @@ def _print_issued(issued: Issued, *, is_json: bool) -> None:
 
 def _split(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _subject(text: str) -> str:
+    try:
+        return canonical_name(text)
+    except NaiadError as error:
+        raise invalid_arg(f"--client-subject: {error.message}") from None
 
 
 def _metadata(texts: tuple[str, ...]) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The key API over HTTP, with LiteLLM's names: /key/generate, /key/list, /key/info, /key/update,
 /key/block, /key/unblock, /key/delete and /key/regenerate.
 
-In:  JSON with LiteLLM's fields, and `scopes`, `tokens_per_day` and `priority`, which are ours. Out:
-     JSON. Only `generate` and `regenerate` show a secret, once.
+In:  JSON with LiteLLM's fields, and `scopes`, `tokens_per_day`, `priority` and `client_subjects`,
+     which are ours. Out: JSON. Only `generate` and `regenerate` show a secret, once.
 Rule: a field that is not known is refused, because it might be a limit that would not hold.
 """
 
@@ -20,6 +20,7 @@ from naiad.frontends.http.response import respond_when_done
 from naiad.frontends.http.routes import Entry, Names, simple
 from naiad.keys import key_change
 from naiad.keys.api_class import DEFAULT_SCOPES, KEYS
+from naiad.keys.certificate import canonical_name
 from naiad.keys.key import ApiKey, KeyDocument, parse_duration, shown_key, utc_now
 from naiad.keys.key_change import Issued, NewKey
 from naiad.keys.key_watch import KeyWatch
@@ -44,6 +45,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tokens_per_day: int | msgspec.UnsetType | None = msgspec.UNSET
     priority: int | msgspec.UnsetType = msgspec.UNSET
     metadata: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    client_subjects: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def fields(self) -> dict[str, Any]:
         """What the client has set, under the names of ApiKey. Raises NaiadError."""
@@ -61,6 +63,8 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             )
         if sent.get("models") == ():
             sent["models"] = ("*",)  # LiteLLM: an empty list means all models
+        if "client_subjects" in sent:
+            sent["client_subjects"] = tuple(map(canonical_name, sent["client_subjects"]))
         return sent
 
 

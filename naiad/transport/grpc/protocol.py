@@ -274,7 +274,8 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         admission = None
         if head.gate is not None:
             is_unary = method.stream is None
-            entrance = head.gate.enter(self._transport) if is_unary else head.gate.check()
+            gate, peer = head.gate, self._transport
+            entrance = gate.enter(peer) if is_unary else gate.check(peer)
             if isinstance(entrance, NaiadError):
                 self.sender.headers(stream, refusal(entrance), end_stream=True)
                 return

@@ -27,6 +27,8 @@ from naiad.transport.http1.response_head import (
 )
 
 if TYPE_CHECKING:
+    from asyncio import BaseTransport
+
     from naiad.core.identity import Identity
     from naiad.keys.account import Admission
     from naiad.transport.http1.fast_path import FastPath
@@ -92,6 +94,11 @@ class Exchange:
     @property
     def identity(self) -> Identity | None:
         return None if self.admission is None else self.admission.identity
+
+    @property
+    def peer(self) -> BaseTransport | None:
+        """The client's side of the connection; None if it is gone."""
+        return None if self._responses is None else self._responses.peer
 
     def header(self, name: str) -> str:
         """The value of a header by its lower-case name; empty when the client did not send it."""

@@ -21,7 +21,7 @@ from tests.fakes.keys import FakeTime, KeyRing
 def gate(ring: KeyRing, **limits: Any) -> Gate:
     key = ring.create("limited", **limits)
     made = ring.guard().gate(INFERENCE, read_text({"x-api-key": key}))
-    assert made is not None
+    assert isinstance(made, Gate)
     return made
 
 
@@ -143,7 +143,7 @@ def test_changed_limits_hold_for_the_next_request(ring: KeyRing) -> None:
     key = ring.create("limited", rpm_limit=1)
     guard = ring.guard()
     made = guard.gate(INFERENCE, read_text({"x-api-key": key}))
-    assert made is not None
+    assert isinstance(made, Gate)
     admitted(made)
     refused(made)
     document = ring.document

@@ -29,7 +29,7 @@ def open_gate(ring: KeyRing, log: AuditLog, key: str, model: str = "") -> Gate:
     trail = AuditTrail(log, ring.time)
     guard = ring.guard(accounts=Accounts(ring.time, trail.on_end), on_refused=trail.on_refused)
     gate = guard.gate(INFERENCE, read_text({"x-api-key": key}), model)
-    assert gate is not None
+    assert isinstance(gate, Gate)
     return gate
 
 

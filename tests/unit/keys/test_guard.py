@@ -7,7 +7,8 @@ import pytest
 from naiad.errors import Code, NaiadError
 from naiad.keys.account import Admission
 from naiad.keys.api_class import HEALTH, INFERENCE, KEYS, METRICS, PAGE, UNCLASSIFIED
-from naiad.keys.guard import MISSING, Gate, Guard, read_bytes, read_text
+from naiad.keys.guard import CertificateGate, Gate, Guard, read_bytes, read_text
+from naiad.keys.key_table import MISSING
 from tests.fakes.keys import KeyRing
 
 
@@ -16,20 +17,22 @@ def ring() -> KeyRing:
     return KeyRing()
 
 
-def gate(guard: Guard, key: str | None, api: str = INFERENCE, model: str = "") -> Gate:
+def gate(
+    guard: Guard, key: str | None, api: str = INFERENCE, model: str = ""
+) -> Gate | CertificateGate:
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     made = guard.gate(api, read_text(headers), model)
     assert made is not None
     return made
 
 
-def refusal(gate: Gate) -> tuple[Code, str]:
+def refusal(gate: Gate | CertificateGate) -> tuple[Code, str]:
     entered = gate.enter()
     assert isinstance(entered, NaiadError)
     return entered.code, entered.message
 
 
-def outcome(gate: Gate) -> tuple[Code, str] | str:
+def outcome(gate: Gate | CertificateGate) -> tuple[Code, str] | str:
     """The name of the key that is let in, or the error."""
     entered = gate.enter()
     if isinstance(entered, NaiadError):

@@ -38,7 +38,7 @@ class Rig:
     def gate(self, token: str, api: str = INFERENCE, model: str = "") -> Gate:
         headers = {"authorization": f"Bearer {token}"}
         gate = self.guard.gate(api, read_text(headers), model)
-        assert gate is not None
+        assert isinstance(gate, Gate)
         return gate
 
     def enter(self, token: str, **request: Any) -> Admission:
