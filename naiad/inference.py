@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import numpy as np
 
 from naiad.core.ask_all import ask_all
 from naiad.core.health import ServerHealth
+from naiad.core.identity import Identity
 from naiad.core.job import Job
 from naiad.core.memory_budget import FULL_MESSAGE, SMALL_BYTES, MemoryBudget
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 
 RETRY_AFTER_S = 1
+ReserveTokens: TypeAlias = "Callable[[InferRequest, Identity, Model], None]"
 
 
 class InferenceCore:
@@ -66,6 +68,9 @@ class InferenceCore:
         self.strict_readiness = strict_readiness
         self.regions = regions or RegionTable()
         self.tracing = tracing or Tracing()
+        self.reserve_tokens: ReserveTokens | None = None
+        """Counts the tokens of a call or a step towards the limits of its key, and raises
+        NaiadError beyond them. None where nobody has limits."""
         self.is_started = False
         """True once every model to be loaded at start has been loaded or has failed."""
         self.is_draining = False
@@ -201,12 +206,22 @@ class InferenceCore:
         job.is_inner = True
         model = self.repository.ready_model(request.model_name, request.model_version)
         model.check(request)
+        if request.identity is not None:
+            self._admit_call(request, request.identity, model)
         job.batch_size = request.batch_size
         if job.caller is not None:
             job.caller.enter(job, model.name, model.instances)
         if request.trace is not None:
             return enqueue_traced(job, model.name, model.version, model.scheduler.enqueue)
         return model.scheduler.enqueue(job)
+
+    def _admit_call(self, request: InferRequest, identity: Identity, model: Model) -> None:
+        """A key that may use a model may use the models behind it. Raises NaiadError for a limit
+        that the key has reached."""
+        if model.spec.shows_api_key:
+            request.parameters = identity.shown_to_model(request.parameters)
+        if self.reserve_tokens is not None:
+            self.reserve_tokens(request, identity, model)
 
     def input_buffer(self, model_name: str, num_bytes: int) -> memoryview | None:
         """Allocates memory shared with the model's workers, to receive a large body into.

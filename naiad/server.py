@@ -153,6 +153,7 @@ class Server:
             guard = None if self._keys is None else self._keys.guard
             if self._keys is not None:
                 self.reread.subscribe("the API keys", self._keys.reread)
+                self._core.reserve_tokens = wiring.token_reservation(self._keys)
             self._console = wiring.build_console(settings, self._core, custom, self._keys)
             self._http = HttpFrontend(
                 self._core,

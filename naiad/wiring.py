@@ -16,15 +16,18 @@ from naiad import __version__
 from naiad.console.console import Console, ConsoleOptions
 from naiad.console.measure.routes import Addresses
 from naiad.core.clock import Clock, LoopClock
+from naiad.core.identity import Identity
 from naiad.core.install_advice import install_command
 from naiad.core.installed_backends import installed_backends
 from naiad.core.job import Job
 from naiad.core.memory_budget import MemoryBudget
 from naiad.core.model_spec import ServerMetadata
+from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.errors import Code, internal, unsupported
 from naiad.frontends.http.options import HttpOptions, Restriction
-from naiad.inference import InferenceCore
+from naiad.frontends.token_estimate import estimate_tokens, is_language
+from naiad.inference import InferenceCore, ReserveTokens
 from naiad.instances.busy_poll import BusyPoll, has_spare_cpu
 from naiad.instances.confinement import confinement
 from naiad.instances.devices import gpu_ids
@@ -196,6 +199,19 @@ def build_keys(settings: Settings) -> Keys | None:
         on_refused=None if trail is None else trail.on_refused,
     )
     return Keys(guard, watch, usage, audit, _build_key_set(settings, table))
+
+
+def token_reservation(keys: Keys) -> ReserveTokens:
+    """Tokens of a language model count towards the limits of the key also if the model is called by
+    another one, or is a step of an ensemble. They are not settled, as for any request of Triton's
+    protocol."""
+    accounts = keys.guard.accounts
+
+    def reserve(request: InferRequest, identity: Identity, model: Model) -> None:
+        if identity.limits.has_tokens and is_language(model):
+            accounts.of(identity).reserve(estimate_tokens(request))
+
+    return reserve
 
 
 def _build_key_set(settings: Settings, table: KeyTable) -> KeySetWatch | None:

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from naiad.core.request import ParameterValue
 
 MAX_CACHED_NAMES = 1024
 
@@ -33,6 +38,10 @@ class KeyLimits(msgspec.Struct, frozen=True):
 
 
 NO_LIMITS = KeyLimits()
+
+
+_SHOWN = "api_key_"
+"""What the names of parameters begin with that tell a model who asked."""
 
 
 class Identity:
@@ -88,3 +97,20 @@ class Identity:
             is_visible = self._pattern.match(model_name) is not None
             self._visible[model_name] = is_visible
         return is_visible
+
+    def shown_to_model(self, parameters: dict[str, ParameterValue]) -> dict[str, ParameterValue]:
+        """Returns the parameters of a request to a model that asks who sent it. Parameters of these
+        names that the client sent itself are left out."""
+        own = {name: value for name, value in parameters.items() if not name.startswith(_SHOWN)}
+        shown = {f"{_SHOWN}{name}": value for name, value in self.metadata.items()}
+        return {**own, **shown, f"{_SHOWN}id": self.key_id}
+
+
+def common_identity(identities: Iterable[Identity | None]) -> Identity | None:
+    """Returns None if the requests came with different keys, or if one of them came without."""
+    first: Identity | None = None
+    for identity in identities:
+        if identity is None or (first is not None and identity.key_id != first.key_id):
+            return None
+        first = identity
+    return first

@@ -6,7 +6,12 @@ request.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+
+if TYPE_CHECKING:
+    from naiad.pb.model_config_pb2 import ModelConfig
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -50,3 +55,10 @@ class ModelIndex(msgspec.Struct, omit_defaults=True):
     version: str = ""
     state: str = ""
     reason: str = ""
+
+
+def shows_api_key(config: ModelConfig) -> bool:
+    """True if the config asks that requests tell the model which API key they came with."""
+    name = "show_api_key"
+    value = config.parameters[name].string_value if name in config.parameters else ""
+    return value.strip().lower() in ("true", "1", "yes", "on")

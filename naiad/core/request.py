@@ -54,7 +54,11 @@ class InferRequest(msgspec.Struct, eq=False):
     """Set by the model's check of the request."""
     identity: Identity | None = None
     """The owner of the request; None where the server has no API keys. The steps of an ensemble
-    have the identity of its request; the calls of a model have none."""
+    have the identity of its request. The calls of a model have the identity of the requests that
+    it executes, and none if these came with different keys."""
+    is_call: bool = False
+    """A model makes the request. Its sequence ids are the model's own: they are the same whichever
+    key the model works for at the moment."""
     string_faults: dict[str, NaiadError] | None = None
     """The faults, by input, that were found when the elements of all BYTES inputs were counted
     outside of the event loop. None when nobody has counted them yet."""
@@ -62,4 +66,6 @@ class InferRequest(msgspec.Struct, eq=False):
     @property
     def sequence_key(self) -> SequenceKey:
         identity = self.identity
-        return self.sequence_id if identity is None else (identity.key_id, self.sequence_id)
+        if identity is None or self.is_call:
+            return self.sequence_id
+        return identity.key_id, self.sequence_id

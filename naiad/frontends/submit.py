@@ -104,8 +104,7 @@ def _authorize(
     if admission.needs_tokens and is_language(model):
         admission.reserve(estimate_tokens(request))
     if model.spec.shows_api_key:
-        shown = {f"api_key_{name}": value for name, value in identity.metadata.items()}
-        request.parameters = {**request.parameters, **shown, "api_key_id": identity.key_id}
+        request.parameters = identity.shown_to_model(request.parameters)
 
 
 def start_trace(tracing: Tracing, request: InferRequest, origin: Origin) -> TraceGroup | None:

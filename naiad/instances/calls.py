@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from naiad.core.identity import Identity
 from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
@@ -54,13 +55,16 @@ class Calls:
         owner: str,
         find_trace: Callable[[int], Trace | None] = lambda id: None,
         instance: Waiter | None = None,
+        find_identity: Callable[[list[int]], Identity | None] = lambda handles: None,
     ) -> None:
         """`owner`: the name of the instance. `find_trace` finds the trace of a request that the
-        worker executes by its number. `instance`: None while the worker only completes a config."""
+        worker executes by its number. `instance`: None while the worker only completes a config.
+        `find_identity` finds the API key of the requests with these handles."""
         self._channel = channel
         self._instance = instance
         self._outgoing: dict[int, tuple[list[int], OutgoingCall]] = {}
         self._find_trace = find_trace
+        self._find_identity = find_identity
         self._services = services
         self._owner = owner
         self._repeatable: set[int] = set()
@@ -130,6 +134,8 @@ class Calls:
             work.priority,
             work.timeout_us,
         )
+        request.is_call = True
+        request.identity = self._find_identity(call.callers)
         job = Job(request, ResponseStream())
         if self._instance is not None:
             job.caller = outgoing = OutgoingCall(self._instance)

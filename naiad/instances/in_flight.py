@@ -15,6 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from naiad.core.clock import Timer
+from naiad.core.identity import Identity, common_identity
 from naiad.core.job import Job
 from naiad.core.statistics import BatchTimes
 from naiad.core.trace import Trace
@@ -115,6 +116,14 @@ class InFlight:
 
     def has(self, job: Job) -> bool:
         return any(entry.job is job for entry in self.jobs.values())
+
+    def find_identity(self, handles: list[int]) -> Identity | None:
+        """The API key that these requests came with, or all that the worker executes if the list is
+        empty. None if they came with different keys, or if one is not known."""
+        known = self.jobs.values() if not handles else map(self.jobs.get, handles)
+        return common_identity(
+            None if entry is None else entry.job.request.identity for entry in known
+        )
 
     def find_trace(self, id: int) -> Trace | None:
         """The trace with this number, if it belongs to a job that the worker executes."""

@@ -279,7 +279,14 @@ class Instance:
         """Before the model is loaded: it may create metrics or call others while it loads."""
         channel, in_flight, observers = process.channel, self._in_flight, self._observers
         self._process = process
-        self._calls = Calls(channel, self._services, self.name, in_flight.find_trace, self)
+        self._calls = Calls(
+            channel,
+            self._services,
+            self.name,
+            in_flight.find_trace,
+            self,
+            in_flight.find_identity,
+        )
         self._execution = Execution(
             process, self._plan, in_flight, observers, self._statistics, self._clock
         )

@@ -16,7 +16,7 @@ from naiad import log
 from naiad.core.ask_all import ask_all
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.core.health import ModelHealth
-from naiad.core.model_spec import ModelSpec, TensorSpec
+from naiad.core.model_spec import ModelSpec, TensorSpec, shows_api_key
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import invalid_arg
 from naiad.files.safe_path import path_inside
@@ -29,9 +29,6 @@ from naiad.repository.request_check import RequestCheck
 from naiad.scheduling.scheduler import Scheduler
 from naiad.scheduling.sequence.handover import Handover
 from naiad.shm.arena import SLOT_IDLE_NS, Arena
-
-SHOW_API_KEY = "show_api_key"
-"""A parameter of the config: requests tell the model which API key they came with."""
 
 
 class Model:
@@ -260,13 +257,8 @@ def build_spec(
         {io.name: tensor(io, []) for io in config.input},
         {io.name: tensor(io, _labels(model_dir, io.label_filename)) for io in config.output},
         config.model_transaction_policy.decoupled,
-        _is_true(config, SHOW_API_KEY),
+        shows_api_key(config),
     )
-
-
-def _is_true(config: ModelConfig, parameter: str) -> bool:
-    value = config.parameters[parameter].string_value if parameter in config.parameters else ""
-    return value.strip().lower() in ("true", "1", "yes", "on")
 
 
 def _labels(model_dir: Path, file_name: str) -> list[str]:

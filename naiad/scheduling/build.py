@@ -7,6 +7,7 @@ from pathlib import Path
 
 from naiad import log
 from naiad.core.clock import Clock
+from naiad.core.model_spec import shows_api_key
 from naiad.core.statistics import ModelStatistics
 from naiad.instances.executor import Executor
 from naiad.pb.model_config_pb2 import ModelConfig, ModelQueuePolicy
@@ -43,7 +44,8 @@ def build_scheduler(
     the limit of queues for which the config sets none, and `max_queue_wait_s` that of queues
     without a policy in the config; 0 means unlimited."""
     # Every request of a model with a response cache must be looked up there first.
-    may_lend = not config.response_cache.enable
+    # A direct call bypasses the server, which would show the API key to the model.
+    may_lend = not config.response_cache.enable and not shows_api_key(config)
     match config.WhichOneof("scheduling_choice"):
         case "sequence_batching":
             return SequenceScheduler(

@@ -37,19 +37,6 @@ class KeyTurns:
                 waiting.insert(index, job)
                 return
 
-    def num_waiting(self, waiting: deque[Job], job: Job) -> float:
-        """The number of jobs of the job's key, not counting the job itself."""
-        identity = job.request.identity
-        now = waiting[0].turn if waiting else 0.0
-        turns = self._next.get(key_of(identity), 0.0) - now
-        return max(0.0, turns * (1 if identity is None else identity.weight))
-
-    def num_keys(self, waiting: deque[Job], job: Job) -> int:
-        """The number of keys whose jobs wait, the job's own key included."""
-        now = waiting[0].turn if waiting else 0.0
-        key_id = key_of(job.request.identity)
-        return 1 + sum(turn > now and other != key_id for other, turn in self._next.items())
-
     def _assign(self, job: Job, earliest: float) -> float:
         identity = job.request.identity
         key_id = key_of(identity)

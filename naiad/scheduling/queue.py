@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -67,16 +67,30 @@ class _Level:
         self.turns: KeyTurns | None = None
         """Set while jobs of several API keys wait."""
 
-    def has_room(self, job: Job, limit: int) -> bool:
-        """When the level is full, each key that waits still has an equal part of it, so that
-        another key's flood does not shut it out."""
-        if self.size < limit:
-            return True
-        if self.turns is None:
-            return limit > 1 and key_of(job.request.identity) != key_of(self.owner)
-        return self.turns.num_waiting(self.waiting, job) < limit // self.turns.num_keys(
-            self.waiting, job
+    def victim(self, job: Job, limit: int) -> Job | None:
+        """The level is full. Each key that waits still has an equal part of it, so that another
+        key's flood does not shut it out: this is the last job of the key that has most, which must
+        leave. None if the job's key has its part already."""
+        if self.turns is None and key_of(job.request.identity) == key_of(self.owner):
+            return None
+        counts = Counter(key_of(one.request.identity) for one in self._removable())
+        own = key_of(job.request.identity)
+        num_own = counts.pop(own, 0)
+        if not counts or num_own >= limit // (len(counts) + 1):
+            return None
+        largest = max(counts, key=counts.__getitem__)
+        return next(
+            one
+            for one in reversed(list(self._removable()))
+            if key_of(one.request.identity) == largest
         )
+
+    def _removable(self) -> Iterator[Job]:
+        """Jobs of clients: what a model or an ensemble waits for is not given up for others."""
+        for queue in (self.waiting, self.delayed):
+            for job in queue:
+                if job.queued_in is self and not job.is_inner:
+                    yield job
 
     def add(self, job: Job) -> None:
         """Adds a job of another key than `owner`, or while keys take turns."""
@@ -130,7 +144,8 @@ class JobQueue:
         return self._size
 
     def push(self, job: Job, *, is_admitted: bool = False) -> None:
-        """Raises NaiadError when the job's level is full. The limit that no config has set is not
+        """Raises NaiadError when the job's level is full, unless a key that has more of it must
+        give up a job. The limit that no config has set is not
         for jobs of a request that an instance has already begun to serve: calls of a model, and
         jobs that are `is_admitted`."""
         priority = job.request.priority
@@ -141,10 +156,13 @@ class JobQueue:
         if (
             limit
             and level.size >= limit
-            and not level.has_room(job, limit)
             and (policy.max_queue_size or not (is_admitted or job.caller is not None))
         ):
-            raise unavailable("Exceeds maximum queue size", RETRY_AFTER_S)
+            victim = level.victim(job, limit)
+            error = unavailable("Exceeds maximum queue size", RETRY_AFTER_S)
+            if victim is None:
+                raise error
+            self._remove(level, victim, error)
         if level.turns is None and job.request.identity is level.owner:
             level.waiting.append(job)
         else:

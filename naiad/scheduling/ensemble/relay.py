@@ -19,6 +19,7 @@ from typing import Protocol
 import msgspec
 
 from naiad.core.job import Job, ModelResponse
+from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.statistics import BatchTimes
 from naiad.core.tensor import Tensor
@@ -40,6 +41,9 @@ class Target(Protocol):
 
     @property
     def scheduler(self) -> Scheduler: ...
+
+    @property
+    def spec(self) -> ModelSpec: ...
 
 
 Find = Callable[[str, str], Target]
@@ -101,6 +105,8 @@ class StepRelay:
             target = self._find(step.model_name, step.model_version)
             scheduler = target.scheduler
             if not isinstance(scheduler, DynamicScheduler) or not scheduler.accepts_batches:
+                return None
+            if target.spec.shows_api_key:
                 return None
             mapping = self._mapping
             if (

@@ -211,7 +211,7 @@ class Run:
             request.signature = outer.signature.step(entry.number, step)
         if mark is not None:
             mark.apply_to(request)
-        request.identity = outer.identity
+        request.identity, request.is_call = outer.identity, outer.is_call
         if outer.trace is not None:
             request.trace = outer.trace.child()
         return request

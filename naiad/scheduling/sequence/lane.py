@@ -14,6 +14,7 @@ from collections import deque
 import msgspec
 
 from naiad.core.clock import Timer
+from naiad.core.identity import Identity
 from naiad.core.job import Job
 from naiad.core.request import SequenceKey
 from naiad.core.response import ResponseStream
@@ -35,15 +36,18 @@ class Sequence:
         "last_used_ns",
         "num_pending",
         "outer",
+        "owner",
         "ready_since_ns",
         "slot",
         "state",
     )
 
-    def __init__(self, id: int | str, key: SequenceKey) -> None:
+    def __init__(self, id: int | str, key: SequenceKey, owner: Identity | None = None) -> None:
         self.id = id
         """The id that the model sees."""
         self.key = key
+        self.owner = owner
+        """The API key of the request that started the sequence."""
         self.lane: Lane | None = None
         """None while the sequence waits in the backlog."""
         self.slot = -1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence as Listing
 from functools import partial
 from uuid import uuid4
@@ -29,6 +29,7 @@ from naiad.core.statistics import ModelStatistics, failure_reason
 from naiad.errors import NaiadError, cancelled, invalid_arg, unavailable, unsupported
 from naiad.instances.executor import Executor
 from naiad.scheduling.batch_rule import BatchRule
+from naiad.scheduling.key_turns import key_of
 from naiad.scheduling.ordering import Ordering
 from naiad.scheduling.queue import RETRY_AFTER_S
 from naiad.scheduling.scheduler import Resizable, SequenceKeeper, outage_error, stopping_error
@@ -247,7 +248,7 @@ class SequenceScheduler:
             # Another API key has a sequence of this id. Models may keep their state by id, so the
             # model sees another one.
             request.sequence_id = id = self._new_id() if isinstance(id, int) else uuid4().hex
-        sequence = self._by_key[key] = Sequence(id, key)
+        sequence = self._by_key[key] = Sequence(id, key, request.identity)
         self._used_ids.add(id)
         return sequence
 
@@ -315,11 +316,29 @@ class SequenceScheduler:
 
     def _place_from_backlog(self) -> None:
         while self._backlog:
-            sequence = next(iter(self._backlog))
+            sequence = self._next_in_backlog()
             if not self._place(sequence):
                 return
             del self._backlog[sequence]
             self._dispatch_soon()
+
+    def _next_in_backlog(self) -> Sequence:
+        """The first sequence of the API key that has fewest slots for its weight, so that a key
+        that starts many sequences does not shut out another."""
+        if len({key_of(sequence.owner) for sequence in self._backlog}) == 1:
+            return next(iter(self._backlog))
+        held = Counter(
+            key_of(sequence.owner)
+            for lane in self._lanes
+            for sequence in lane.slots
+            if sequence is not None
+        )
+
+        def share(sequence: Sequence) -> float:
+            owner = sequence.owner
+            return held[key_of(owner)] / (1 if owner is None else owner.weight)
+
+        return min(self._backlog, key=share)
 
     def _refuse(self, job: Job, error: NaiadError) -> None:
         self._num_waiting -= 1

@@ -193,6 +193,56 @@ def test_reserved_tokens_are_within_two_percent_over_ten_minutes() -> None:
     assert 0.98 * 10 * limit <= used <= 1.02 * 10 * limit
 
 
+def test_requests_in_flight_are_within_two_percent_over_ten_minutes() -> None:
+    """64 clients at once, each of which tries again every second."""
+    ring, chance, limit = KeyRing(FakeTime()), random.Random(7), 10
+    made = gate(ring, max_parallel_requests=limit)
+    running: list[tuple[int, Admission]] = []
+    num_busy_seconds = 0
+    for second in range(600):
+        for end_s, admission in list(running):
+            if end_s <= second:
+                admission.end(200)
+                running.remove((end_s, admission))
+        for _ in range(64 - len(running)):
+            entered = made.enter()
+            if not isinstance(entered, NaiadError):
+                running.append((second + chance.randint(1, 5), entered))
+        assert len(running) <= limit
+        num_busy_seconds += len(running)
+        ring.time.advance(seconds=1)
+    assert num_busy_seconds >= 0.98 * 600 * limit
+
+
+def test_tokens_of_ten_days_are_within_two_percent() -> None:
+    """64 clients at once, which use half of what they reserve and never stop trying."""
+    ring, chance, limit = KeyRing(FakeTime()), random.Random(7), 50_000
+    made = gate(ring, tokens_per_day=limit)
+    used = [0] * 10
+    running: list[tuple[int, int, Admission]] = []
+    for minute in range(10 * 24 * 60):
+        day = minute // (24 * 60)
+        for end_m, tokens, admission in list(running):
+            if end_m <= minute:
+                admission.settle(tokens // 2, tokens - tokens // 2)
+                admission.end(200)
+                running.remove((end_m, tokens, admission))
+        while len(running) < 64:
+            entered = made.enter()
+            if isinstance(entered, NaiadError):
+                break
+            try:
+                entered.reserve(200)
+            except LimitError:
+                entered.end(429)
+                break
+            tokens = chance.randint(50, 150)
+            used[day] += tokens
+            running.append((minute + chance.randint(1, 5), tokens, entered))
+        ring.time.advance(minutes=1)
+    assert all(0.98 * limit <= tokens <= 1.02 * limit for tokens in used), used
+
+
 def test_a_clock_that_is_set_back_keeps_no_minute_open() -> None:
     window = MinuteWindow()
     window.add(1000.0, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -222,17 +223,27 @@ def test_turns_survive_cancellation_and_a_key_file_that_is_read_again() -> None:
 
 
 def test_a_full_queue_has_room_for_another_key() -> None:
-    queue = JobQueue(FakeClock(), ignore, QueuePolicy(max_queue_size=10))
-    keyed(queue, ALICE, 10)
+    """The key with most jobs gives up its last ones, so that the queue never exceeds its limit."""
+    removed: list[tuple[Job, NaiadError]] = []
+    queue = JobQueue(
+        FakeClock(),
+        lambda job, error: removed.append((job, error)),
+        QueuePolicy(max_queue_size=10),
+    )
+    flood = keyed(queue, ALICE, 10)
     keyed(queue, BOB, 5)
+    assert [job for job, _ in removed] == flood[:4:-1]
+    assert {error.message for _, error in removed} == {"Exceeds maximum queue size"}
     for identity in (ALICE, BOB):
         with pytest.raises(NaiadError, match="Exceeds maximum queue size"):
             keyed(queue, identity)
     keyed(queue, CAROL, 3)
     with pytest.raises(NaiadError, match="Exceeds maximum queue size"):
         keyed(queue, CAROL)
-    assert len(queue) == 18
-    queue.pop(18)
+    assert len(queue) == 10
+    left = Counter(owners(queue.pop(10)))
+    assert left["c"] == 3
+    assert {left["a"], left["b"]} == {3, 4}
     keyed(queue, BOB, 10)
     with pytest.raises(NaiadError, match="Exceeds maximum queue size"):
         keyed(queue, BOB)
@@ -243,3 +254,14 @@ def test_without_keys_a_full_queue_is_full() -> None:
     keyed(queue, None, 2)
     with pytest.raises(NaiadError, match="Exceeds maximum queue size"):
         keyed(queue, None)
+
+
+def test_no_key_gives_up_what_a_model_waits_for() -> None:
+    queue = JobQueue(FakeClock(), ignore, QueuePolicy(max_queue_size=2))
+    for _ in range(2):
+        job = fake_job(identity=ALICE)
+        job.is_inner = True
+        queue.push(job)
+    with pytest.raises(NaiadError, match="Exceeds maximum queue size"):
+        keyed(queue, BOB)
+    assert len(queue) == 2

@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from naiad.core.job import Job
@@ -99,9 +100,8 @@ class Model:
     ) -> None:
         dims = TensorSpec("x", datatype, [-1], [-1, -1])
         self.statistics = ModelStatistics(name, 1)
-        self.check: Callable[[InferRequest], None] = RequestCheck(
-            ModelSpec(name, 1, [1], "python", max_batch_size, {"x": dims}, {"y": dims})
-        ).check
+        self.spec = ModelSpec(name, 1, [1], "python", max_batch_size, {"x": dims}, {"y": dims})
+        self.check: Callable[[InferRequest], None] = RequestCheck(self.spec).check
         self.worker = Worker(clock, self.statistics)
         rule = BatchRule(max_batch_size, equal_inputs=frozenset({"x"}))
         self.scheduler: Any = DynamicScheduler(
@@ -640,3 +640,16 @@ def garbage_of_two_requests() -> int:
         return gc.collect()
     finally:
         gc.enable()
+
+
+def test_a_model_that_sees_the_api_key_is_not_relayed_to() -> None:
+    """Each request to it gets parameters of its own."""
+    chain = Chain()
+    model = chain.models["b"]
+    model.spec = msgspec.structs.replace(model.spec, shows_api_key=True)
+    chain.start("1", "2")
+    chain.reply("a")
+    assert chain.num_infers == 4
+    chain.reply("b")
+    chain.reply("c")
+    assert [chain.data(id) for id in "12"] == [b"\4\5"] * 2

@@ -797,3 +797,30 @@ def test_keys_with_the_same_sequence_id_have_sequences_of_their_own(id: int | st
 
 def controls_of_request(request: InferRequest) -> bytes:
     return next(bytes(tensor.data) for tensor in request.inputs if tensor.name == "CORRID")
+
+
+def test_a_key_that_starts_many_sequences_does_not_shut_out_another() -> None:
+    bench = Bench(slots=1, num_instances=2)
+    for number in range(1, 9):
+        bench.send(f"a{number}", number, start=True, end=True, identity=ALICE)
+    for number in (1, 2):
+        bench.send(f"b{number}", number, start=True, end=True, identity=BOB)
+    order: list[str] = []
+    bench.clock.turn()
+    while any(instance.running for instance in bench.instances):
+        for instance in bench.instances:
+            if instance.running:
+                order += instance.ids[-1]
+                instance.finish()
+                bench.clock.turn()
+    assert len(order) == 10
+    assert max(order.index("b1"), order.index("b2")) <= 4
+    assert [id for id in order if id.startswith("a")] == [f"a{number}" for number in range(1, 9)]
+
+
+def test_the_sequence_of_a_model_does_not_depend_on_the_key_it_works_for() -> None:
+    bench = Bench()
+    bench.run("one", 7, start=True, identity=ALICE, is_call=True)
+    bench.run("two", 7, is_call=True)
+    bench.run("three", 7, end=True, identity=BOB, is_call=True)
+    assert [response.error for response in bench.answers.values()] == [None] * 3
