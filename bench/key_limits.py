@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
 import json
 import random
 import subprocess
@@ -149,22 +150,19 @@ def _parallel(server: Server, path: Path, audit: Path) -> Result:
     clients = Clients(server, key, call, time.monotonic() + PARALLEL_S, 0.05)
     clients.run()
     time.sleep(1)
-    events: list[tuple[float, int]] = []
+    held: list[tuple[float, float]] = []
     for line in map(json.loads, audit.read_text().splitlines()):
         if line["key"] == key[9:17] and line["status"] == "200" and line["model"] == "sleeper":
             end_s = datetime.fromisoformat(line["time"]).timestamp()
-            events += [(end_s - line["ms"] / 1000, 1), (end_s, -1)]
-    events.sort()
-    first_s = events[0][0]
-    busy_s, num_open, last_s = 0.0, 0, first_s
-    for when_s, change in events:
-        # At the end clients leave one by one.
-        if when_s > first_s + PARALLEL_S - 1:
-            break
-        busy_s += num_open * (when_s - last_s)
-        num_open, last_s = num_open + change, when_s
-        if num_open > PARALLEL:
-            raise SystemExit(f"{num_open} requests at once, {PARALLEL} allowed")
+            held.append((end_s - line["ms"] / 1000, end_s))
+    first_s = min(start_s for start_s, _ in held)
+    last_s = first_s + PARALLEL_S - 1  # at the end clients leave one by one
+    busy_s = sum(min(end_s, last_s) - start_s for start_s, end_s in held if start_s < last_s)
+    # The times in the log are rounded to milliseconds.
+    events = sorted([(start + 0.002, 1) for start, _ in held] + [(end, -1) for _, end in held])
+    most = max(itertools.accumulate(change for _, change in events))
+    if most > PARALLEL:
+        raise SystemExit(f"{most} requests at once, {PARALLEL} allowed")
     allowed_s = PARALLEL * (last_s - first_s)
     return Result("parallel (s)", round(busy_s, 1), round(allowed_s, 1), clients.num_refused)
 

@@ -239,6 +239,13 @@ naiad.add_command(
 )
 naiad.add_command(
     LazyCommand(
+        "deploy",
+        "naiad.tools.deploy.command",
+        "Print manifests that fit the models at hand.",
+    )
+)
+naiad.add_command(
+    LazyCommand(
         "perf", "naiad.perf.command", "Measure a model under load. Accepts perf_analyzer's flags."
     )
 )

@@ -25,6 +25,7 @@ from naiad.llm.engine_statistics import EngineLoad, EngineStatistics
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
 from naiad.llm.openvino.checkpoint import OpenvinoCheckpoint, read_checkpoint
 from naiad.llm.openvino.conversion import Conversion, convert
+from naiad.llm.openvino.key_places import KeyPlaces
 from naiad.llm.openvino.sequence import OpenvinoSequence, build_sequences
 from naiad.llm.request_shares import RequestShares
 from naiad.llm.text.tokenizer import Tokenizer
@@ -33,6 +34,10 @@ BLOCK_SIZE = 32
 """Tokens in a block of the KV cache of OpenVINO's CPU plugin."""
 DEFAULT_KV_BYTES = 1 << 30
 DEFAULT_BATCHED_TOKENS = 512
+MIN_SHARED_PLACES = 4
+SHARED_PLACES_PER_THREAD = 2
+"""How many completions run while several API keys are active. More of them would make each step
+longer, and a step is what a new request waits for."""
 EXACT = {
     "INFERENCE_PRECISION_HINT": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
@@ -57,8 +62,10 @@ class OpenvinoEngine:
         settings: EngineSettings,
         reopen: Callable[[], Any],
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        num_shared: int = MIN_SHARED_PLACES,
     ) -> None:
-        """`reopen` makes another pipeline of the same model."""
+        """`reopen` makes another pipeline of the same model. `num_shared` is how many completions
+        run while several API keys are active."""
         self._pipeline = pipeline
         self._reopen = reopen
         self.tokenizer = tokenizer
@@ -74,6 +81,7 @@ class OpenvinoEngine:
         self._shares: RequestShares[OpenvinoSequence] = RequestShares(
             max(1, int(settings.max_num_seqs * settings.max_request_share))
         )
+        self._places: KeyPlaces[OpenvinoSequence] = KeyPlaces(settings.max_num_seqs, num_shared)
         self._harmful: set[str] = set()
         """Grammars that broke a step."""
         self.can_follow_grammars = True
@@ -103,27 +111,41 @@ class OpenvinoEngine:
             sequence.arrival_ns = self._clock_ns()
         first, *others = sequences
         if self._shares.admit(first):
+            self._places.add(first)
             try:
-                self._add(first, first.prompt)
+                self._begin_waiting(first)
             except RuntimeError as error:
                 self._release(first)
                 raise _refusal(error) from None
         self._sequences[request.id] = sequences
         for sequence in others:  # they differ from the first one only in their seeds
             if self._shares.admit(sequence):
-                self._begin(sequence)
+                self._places.add(sequence)
 
-    def _begin(self, sequence: OpenvinoSequence) -> None:
-        try:
-            self._add(sequence, sequence.prompt)
-        except RuntimeError as error:
-            output = TokenOutput(sequence.request.id, sequence.index, [], error=_refusal(error))
-            self._finish(sequence, output, FinishReason.ERROR)
+    def _begin_waiting(self, new: OpenvinoSequence | None = None) -> None:
+        """Hands completions to the pipeline as far as there are places. Raises RuntimeError if the
+        pipeline refuses `new`."""
+        refusal: RuntimeError | None = None
+        while begun := self._places.begin(self._clock_ns()):
+            for sequence in begun:
+                try:
+                    self._add(sequence, sequence.go_on())
+                except RuntimeError as error:
+                    if sequence is new:
+                        refusal = error
+                        continue
+                    output = TokenOutput(
+                        sequence.request.id, sequence.index, [], error=_refusal(error)
+                    )
+                    self._finish(sequence, output, FinishReason.ERROR)
+        if refusal is not None:
+            raise refusal
 
     def _release(self, sequence: OpenvinoSequence) -> None:
+        self._places.remove(sequence, self._clock_ns())
         following = self._shares.release(sequence)
         if following is not None:
-            self._begin(following)
+            self._places.add(following)
 
     def _add(self, sequence: OpenvinoSequence, prompt: list[int]) -> None:
         tensor = openvino.Tensor(np.asarray([prompt], np.int64))
@@ -150,6 +172,10 @@ class OpenvinoEngine:
     def step(self, on_launched: Callable[[], None] | None = None) -> list[TokenOutput]:
         """Computes here, so there is no launch to tell of. Raises what a step without new grammars
         in it failed with."""
+        for sequence in self._places.pause(self._clock_ns()):
+            sequence.handle.cancel()
+            sequence.handle = None
+        self._begin_waiting()
         if self._pipeline.has_non_finished_requests():
             try:
                 self._pipeline.step()
@@ -210,7 +236,7 @@ class OpenvinoEngine:
     def load(self) -> EngineLoad:
         metrics = self._pipeline.get_metrics()
         num_open = sum(map(len, self._sequences.values()))
-        num_running = min(num_open, self.settings.max_num_seqs)
+        num_running = self._places.num_running
         # its last reading stays when nothing runs
         usage = metrics.cache_usage / 100 if num_open else 0.0
         return EngineLoad(num_running, num_open - num_running, usage, 0, 0, 0)
@@ -358,7 +384,13 @@ def open_openvino(
     )
     max_model_len = min(wanted, (num_kv_blocks - 1) * BLOCK_SIZE)
     engine = OpenvinoEngine(
-        open_pipeline(), checkpoint.tokenizer, max_model_len, num_kv_blocks, settings, open_pipeline
+        open_pipeline(),
+        checkpoint.tokenizer,
+        max_model_len,
+        num_kv_blocks,
+        settings,
+        open_pipeline,
+        num_shared=max(MIN_SHARED_PLACES, SHARED_PLACES_PER_THREAD * num_threads),
     )
     engine.can_follow_grammars = conversion is None or conversion.has_tokenizer
     engine.conversion = conversion

@@ -59,6 +59,18 @@ class OpenvinoSequence:
     def grammar(self) -> str | None:
         return self.request.grammar.text if isinstance(self.request.grammar, EbnfGrammar) else None
 
+    @property
+    def can_pause(self) -> bool:
+        """True if it can be taken up again without a change in what the client gets: its random
+        numbers, its grammar and the penalties on its own tokens would begin anew."""
+        parameters = self.request.parameters
+        return (
+            self.grammar is None
+            and (parameters.seed is None or parameters.temperature == 0)
+            and not parameters.presence_penalty
+            and not parameters.frequency_penalty
+        )
+
     def go_on(self) -> list[int]:
         """The prompt with which it can be taken up again by a pipeline that knows nothing of it:
         everything up to now."""

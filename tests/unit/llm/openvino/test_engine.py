@@ -340,3 +340,30 @@ def test_a_step_that_fails_for_another_reason_is_raised_and_the_engine_comes_bac
     engine.cancel("a")
     assert [output.finish_reason for output in engine.step()] == [FinishReason.CANCELLED]
     assert len(run(engine, request("b", max_tokens=5)).completions["b", 0].tokens) == 5
+
+
+def test_another_key_runs_next_and_paused_completions_lose_nothing(checkpoint: Path) -> None:
+    engine = open_tiny(checkpoint, max_num_seqs=8, max_waiting_requests=8)
+    prompts = {str(number): f"{PROMPT} {number}" for number in range(8)}
+    alone = {
+        id: run(engine, request(id, prompt, max_tokens=24)).completions[id, 0].tokens
+        for id, prompt in prompts.items()
+    }
+    gatherer = Gatherer()
+    for id, prompt in prompts.items():
+        engine.submit(keyed(request(id, prompt, max_tokens=24), "flood"))
+    for _ in range(5):
+        gatherer.take(engine.step())
+    assert engine.load().num_running == 8
+    engine.submit(keyed(request("quiet", "another", max_tokens=2), "quiet"))
+    gatherer.take(engine.step())
+    assert len(gatherer.completions["quiet", 0].tokens) == 1
+    assert engine.load().num_running == 3
+    while engine.has_work:
+        gatherer.take(engine.step())
+    assert {id: gatherer.completions[id, 0].tokens for id in prompts} == alone
+
+
+def keyed(request: GenerationRequest, key_id: str) -> GenerationRequest:
+    request.key_id = key_id
+    return request
