@@ -175,7 +175,7 @@ class Engine:
             raise
         self._in_flight.append(launched)
         self._launch_ns.append(launch_ns)
-        self.statistics.num_steps += 1
+        self.statistics.record_step(plan.num_tokens, plan.admitted, self._clock_ns())
         for sequence, failure in launched.failures:
             self._fail(sequence, failure)
 
@@ -210,7 +210,7 @@ class Engine:
         self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None, now_ns: int
     ) -> None:
         sequence.tokens.append(token)
-        self.statistics.record_token(sequence, now_ns)
+        self.statistics.record_token(sequence, sequence.num_prompt_tokens, now_ns)
         output = TokenOutput(
             sequence.request.id,
             sequence.index,

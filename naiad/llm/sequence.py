@@ -31,6 +31,7 @@ class Sequence:
     __slots__ = (
         "arrival_ns",
         "bad_words",
+        "begin_ns",
         "block_hashes",
         "blocks",
         "first_token_ns",
@@ -102,6 +103,7 @@ class Sequence:
         self.num_charged = 0
         """Tokens that count as used by the request's key."""
         self.arrival_ns = 0
+        self.begin_ns = 0
         self.first_token_ns = 0
         self.last_token_ns = 0
 

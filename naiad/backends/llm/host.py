@@ -222,7 +222,9 @@ class EngineHost:
 
     def _close(self, request_id: str, pending: PendingResponse) -> None:
         del self._open[request_id]
-        self._metrics.record_request(pending.num_prompt_tokens, pending.num_output_tokens)
+        self._metrics.record_request(
+            pending.num_prompt_tokens, pending.num_output_tokens, pending.num_longest
+        )
 
     def _on_failed_step(self, error: Exception) -> None:
         self._num_failed_steps += 1

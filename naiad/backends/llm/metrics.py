@@ -45,6 +45,13 @@ _HISTOGRAMS = {
     "vllm:e2e_request_latency_seconds": "Histogram of end to end request latency in seconds.",
     "vllm:request_prompt_tokens": "Number of prefill tokens processed.",
     "vllm:request_generation_tokens": "Number of generation tokens processed.",
+    "vllm:request_max_num_generation_tokens": (
+        "Histogram of maximum number of requested generation tokens."
+    ),
+    "vllm:request_queue_time_seconds": "Histogram of time spent in WAITING phase for request.",
+    "vllm:request_prefill_time_seconds": "Histogram of time spent in PREFILL phase for request.",
+    "vllm:request_decode_time_seconds": "Histogram of time spent in DECODE phase for request.",
+    "vllm:iteration_tokens_total": "Histogram of number of tokens per engine_step.",
 }
 _SUCCESS = ("vllm:request_success_total", "Count of successfully processed requests.")
 _CACHE_CONFIG = ("vllm:cache_config_info", "Information of the cache configuration.")
@@ -84,13 +91,18 @@ class EngineMetrics:
         self._reported_counts: dict[str, tuple[list[int], float]] = {}
         self._prompt_tokens = Histogram(TOKEN_BUCKETS)
         self._generation_tokens = Histogram(TOKEN_BUCKETS)
+        self._longest = Histogram(TOKEN_BUCKETS)
         self.is_stale = True
         """True if something may have changed since the last update."""
         self._create()
 
-    def record_request(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
+    def record_request(
+        self, num_prompt_tokens: int, num_output_tokens: int, num_longest: int
+    ) -> None:
+        """`num_longest` are the tokens of the longest completion."""
         self._prompt_tokens.observe(num_prompt_tokens)
         self._generation_tokens.observe(num_output_tokens)
+        self._longest.observe(num_longest)
 
     def update(self) -> None:
         engine = self._model.engine
@@ -133,6 +145,11 @@ class EngineMetrics:
             ("vllm:e2e_request_latency_seconds", statistics.request_s),
             ("vllm:request_prompt_tokens", self._prompt_tokens),
             ("vllm:request_generation_tokens", self._generation_tokens),
+            ("vllm:request_max_num_generation_tokens", self._longest),
+            ("vllm:request_queue_time_seconds", statistics.queue_s),
+            ("vllm:request_prefill_time_seconds", statistics.prefill_s),
+            ("vllm:request_decode_time_seconds", statistics.decode_s),
+            ("vllm:iteration_tokens_total", statistics.step_tokens),
             ("nv_llm_input_token_len", self._prompt_tokens),
             ("nv_llm_output_token_len", self._generation_tokens),
         ):
@@ -176,6 +193,10 @@ class EngineMetrics:
             "vllm:time_per_output_token_seconds": statistics.inter_token_s.bounds,
             "vllm:inter_token_latency_seconds": statistics.inter_token_s.bounds,
             "vllm:e2e_request_latency_seconds": statistics.request_s.bounds,
+            "vllm:request_queue_time_seconds": statistics.queue_s.bounds,
+            "vllm:request_prefill_time_seconds": statistics.prefill_s.bounds,
+            "vllm:request_decode_time_seconds": statistics.decode_s.bounds,
+            "vllm:iteration_tokens_total": statistics.step_tokens.bounds,
         }
         for name, description in _HISTOGRAMS.items():
             family = self._family(name, description, "HISTOGRAM")

@@ -94,6 +94,11 @@ class PendingResponse:
     def num_output_tokens(self) -> int:
         return sum(self._num_output_tokens)
 
+    @property
+    def num_longest(self) -> int:
+        """The number of tokens of the longest completion."""
+        return max(self._num_output_tokens)
+
     def add(self, output: TokenOutput) -> None:
         piece = self._pieces.get(output.index)
         if piece is None:

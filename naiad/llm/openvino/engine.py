@@ -128,6 +128,7 @@ class OpenvinoEngine:
         refusal: RuntimeError | None = None
         while begun := self._places.begin(self._clock_ns()):
             for sequence in begun:
+                sequence.begin_ns = sequence.begin_ns or self._clock_ns()
                 try:
                     self._add(sequence, sequence.go_on())
                 except RuntimeError as error:
@@ -176,17 +177,22 @@ class OpenvinoEngine:
             sequence.handle.cancel()
             sequence.handle = None
         self._begin_waiting()
+        statistics, has_stepped = self.statistics, False
+        num_tokens = statistics.prompt_tokens + statistics.generation_tokens
         if self._pipeline.has_non_finished_requests():
             try:
                 self._pipeline.step()
             except RuntimeError as error:
                 self._come_back(error)
-            self.statistics.num_steps += 1
+            has_stepped = True
         now_ns = self._clock_ns()
         for sequences in list(self._sequences.values()):
             for sequence in sequences:
                 if not sequence.is_finished and sequence.handle is not None:
                     self._read(sequence, now_ns)
+        if has_stepped:
+            num_tokens = statistics.prompt_tokens + statistics.generation_tokens - num_tokens
+            statistics.record_step(num_tokens, (), now_ns)
         outputs, self._outputs = self._outputs, []
         return outputs
 
@@ -302,13 +308,7 @@ class OpenvinoEngine:
 
     def _count_token(self, sequence: OpenvinoSequence, token: int, now_ns: int) -> None:
         sequence.tokens.append(token)
-        self.statistics.generation_tokens += 1
-        if sequence.num_tokens == 1:
-            self.statistics.prompt_tokens += len(sequence.prompt)
-            self.statistics.first_token_s.observe((now_ns - sequence.arrival_ns) / 1e9)
-        else:
-            self.statistics.inter_token_s.observe((now_ns - sequence.last_token_ns) / 1e9)
-        sequence.last_token_ns = now_ns
+        self.statistics.record_token(sequence, len(sequence.prompt), now_ns)
 
     def _finish(
         self,
@@ -330,8 +330,7 @@ class OpenvinoEngine:
         self._outputs.append(output)
         if not self._shares.drop_held(sequence):
             self._release(sequence)
-        self.statistics.finished[reason] += 1
-        self.statistics.request_s.observe((self._clock_ns() - sequence.arrival_ns) / 1e9)
+        self.statistics.record_finish(sequence, reason, self._clock_ns())
         if all(sibling.is_finished for sibling in self._sequences.get(sequence.request.id, [])):
             self._sequences.pop(sequence.request.id, None)
 

@@ -24,8 +24,8 @@ MAX_SEED = (1 << 63) - 1
 
 class OpenvinoSequence:
     __slots__ = (
-        "arrival_ns", "config", "end_token_ids", "handle", "index", "is_finished", "last_token_ns",
-        "max_tokens", "prompt", "request",
+        "arrival_ns", "begin_ns", "config", "end_token_ids", "first_token_ns", "handle", "index",
+        "is_finished", "last_token_ns", "max_tokens", "prompt", "request",
         "text", "tokens",
     )  # fmt: skip
 
@@ -48,6 +48,8 @@ class OpenvinoSequence:
         self.handle: Any = None
         self.tokens: list[int] = []
         self.arrival_ns = 0
+        self.begin_ns = 0
+        self.first_token_ns = 0
         self.last_token_ns = 0
         self.is_finished = False
 

@@ -64,6 +64,22 @@ def test_tritons_own_board_finds_its_metrics() -> None:
     assert not unknown(TRITONS_BOARD)
 
 
+# The metrics of all boards of vllm-project/vllm, under examples/observability: grafana.json of
+# prometheus_grafana, and performance_statistics.json and query_statistics.json of dashboards.
+VLLMS_BOARDS = """
+vllm:e2e_request_latency_seconds vllm:generation_tokens_total vllm:inter_token_latency_seconds
+vllm:iteration_tokens_total vllm:kv_cache_usage_perc vllm:num_requests_running
+vllm:num_requests_waiting vllm:prompt_tokens_total vllm:request_decode_time_seconds
+vllm:request_generation_tokens vllm:request_max_num_generation_tokens
+vllm:request_prefill_time_seconds vllm:request_prompt_tokens vllm:request_queue_time_seconds
+vllm:request_success_total vllm:time_to_first_token_seconds
+"""
+
+
+def test_vllms_own_boards_find_their_metrics() -> None:
+    assert not unknown(VLLMS_BOARDS)
+
+
 @pytest.mark.parametrize("name", ["rules.yml", "alerts.yml"])
 def test_rules_ask_for_metrics_that_exist(name: str) -> None:
     rules = yaml.safe_load((ROOT / "deploy" / "prometheus" / name).read_text())

@@ -345,10 +345,10 @@ def test_a_step_that_fails_for_another_reason_is_raised_and_the_engine_comes_bac
 def test_another_key_runs_next_and_paused_completions_lose_nothing(checkpoint: Path) -> None:
     engine = open_tiny(checkpoint, max_num_seqs=8, max_waiting_requests=8)
     prompts = {str(number): f"{PROMPT} {number}" for number in range(8)}
-    alone = {
-        id: run(engine, request(id, prompt, max_tokens=24)).completions[id, 0].tokens
-        for id, prompt in prompts.items()
-    }
+    alone = {}
+    for id, prompt in prompts.items():
+        gathered = run(engine, keyed(request(id, prompt, max_tokens=24), "flood"))
+        alone[id] = gathered.completions[id, 0].tokens
     gatherer = Gatherer()
     for id, prompt in prompts.items():
         engine.submit(keyed(request(id, prompt, max_tokens=24), "flood"))
