@@ -31,7 +31,7 @@ RPM = 300
 PARALLEL = 8
 PARALLEL_S = 20.0
 SLEEP_S = 0.25
-TPM = 2000
+TPM = 800
 PER_DAY = 2000
 SLEEPER = f"""
 import time

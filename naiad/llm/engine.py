@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from naiad.errors import NaiadError, internal, invalid_arg, unavailable
+from naiad.llm.accelerator import accelerator_of
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.engine_statistics import EngineLoad, EngineStatistics
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
@@ -290,7 +291,7 @@ class Engine:
         cannot be trusted."""
         self._catch_up(0)
         self.scheduler.pool.forget_all()
-        torch.cuda.empty_cache()
+        accelerator_of(self.runner.device).empty_cache()
         budget = self.scheduler.max_num_batched_tokens
         for row in plan.rows:
             row.sequence.num_pending -= row.is_sampled

@@ -16,7 +16,8 @@ KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "auto"
-    """auto (cuda where there is one), cpu, cuda, cuda:N."""
+    """auto (cuda where there is one, else what torch was built for), cpu, cuda, rocm, xpu, hpu,
+    npu, mps, or the name of a plugin; with a number, e.g. cuda:1 (docs/devices.md)."""
     dtype: str = "auto"
     """auto, float32, bfloat16, float16. auto: the checkpoint's on a GPU; float32 on a CPU, with
     matrices kept in float16 unless the checkpoint has them in float32."""

@@ -88,7 +88,7 @@ class LlmService:
         try:
             self.model: OpenModel = thread.call(
                 lambda: open_model(
-                    on_own_gpu(options, arguments),
+                    on_own_device(options, arguments),
                     [directory, Path(arguments.model_dir)],
                     threads,
                     self._text_process,
@@ -275,16 +275,20 @@ def _prompt(call: GenerationCall) -> Prompt:
     return Prompt(tokens=call.prompt)
 
 
-def on_own_gpu(options: LlmOptions, arguments: LoadArguments) -> LlmOptions:
-    """Selects the instance's GPU if `instance_group` assigns one other than the first and the
-    model's parameters do not set a device."""
-    if (
-        arguments.instance_kind != "GPU"
-        or arguments.device_id < 1
-        or options.settings.device != "auto"
-    ):
+def on_own_device(options: LlmOptions, arguments: LoadArguments) -> LlmOptions:
+    """Selects the instance's device: the GPU that `instance_group` assigns, if it is not the first
+    one and the model's parameters do not set a device. Of devices that torch does not call cuda,
+    and that the parameters name without a number, each instance has its own."""
+    device = options.settings.device
+    if device == "auto" and arguments.instance_kind == "GPU" and arguments.device_id > 0:
+        chosen = f"cuda:{arguments.device_id}"
+    elif device in ("auto", "cpu", "cuda", "rocm"):
         return options
-    settings = msgspec.structs.replace(options.settings, device=f"cuda:{arguments.device_id}")
+    else:
+        from naiad.llm.accelerator import instance_device  # imports torch
+
+        chosen = instance_device(device, int(arguments.instance_name.rpartition("_")[2]))
+    settings = msgspec.structs.replace(options.settings, device=chosen)
     return msgspec.structs.replace(options, settings=settings)
 
 

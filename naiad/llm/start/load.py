@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from naiad.errors import invalid_arg, not_found
+from naiad.llm.accelerator import accelerator_of, choose_accelerator
 from naiad.llm.checkpoint.folder import CheckpointFolder, open_folder, read_tokenizer
 from naiad.llm.checkpoint.load_weights import Progress, load_weights
 from naiad.llm.checkpoint.pickle_source import PickleSource
@@ -68,26 +69,8 @@ def load_engine(
 
 
 def choose_device(settings: EngineSettings) -> torch.device:
-    """A GPU becomes the process's current one: kernels and graphs go where that points."""
-    name = settings.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise invalid_arg(f"device is '{name}', expected auto, cpu, cuda or cuda:N") from error
-    if device.type == "cuda":
-        # torch keeps the number in eight bits: 999 becomes a negative one.
-        if not 0 <= (device.index or 0) < torch.cuda.device_count():
-            raise invalid_arg(
-                f"device is '{name}', but torch sees {torch.cuda.device_count()} GPUs"
-            )
-        torch.cuda.set_device(device.index or 0)
-        return device
-    if device.type != "cpu":
-        raise invalid_arg(f"device is '{name}', expected auto, cpu, cuda or cuda:N")
-    # The libraries that read weights know no number of a CPU.
-    return torch.device("cpu")
+    """The device becomes the process's current one: kernels and graphs go where that points."""
+    return choose_accelerator(settings.device)[1]
 
 
 def choose_dtype(
@@ -95,7 +78,7 @@ def choose_dtype(
 ) -> torch.dtype:
     name = settings.dtype
     if name == "auto":
-        name = "float32" if device.type == "cpu" else checkpoint_dtype
+        name = "float32" if accelerator_of(device).is_host else checkpoint_dtype
     dtype: torch.dtype = getattr(torch, name)
     return dtype
 

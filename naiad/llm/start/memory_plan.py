@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from naiad.errors import unavailable
+from naiad.llm.accelerator import accelerator_of
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.models.description import ModelDescription
 from naiad.llm.step.batch_ladder import num_kept_rows
@@ -57,7 +58,7 @@ def num_kv_blocks(
     if num_bytes is None:
         num_bytes = (
             DEFAULT_CPU_BYTES
-            if device.type == "cpu"
+            if accelerator_of(device).memory(device) is None
             else _free_bytes(description, settings, num_tokens, device, dtype) - scratch_bytes
         )
     most_useful = settings.max_num_seqs * -(
@@ -80,8 +81,11 @@ def _free_bytes(
     device: torch.device,
     dtype: torch.dtype,
 ) -> int:
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
+    accelerator = accelerator_of(device)
+    accelerator.empty_cache()
+    memory = accelerator.memory(device)
+    assert memory is not None
+    free, total = memory
     reserve = graph_bytes(description, settings, dtype) + activation_bytes(
         description, num_tokens, settings.max_num_seqs, dtype
     )

@@ -161,7 +161,7 @@ def plan_rounding(
 def build_linears(
     config: DecoderConfig, settings: EngineSettings, device: torch.device, dtype: torch.dtype
 ) -> LinearBuilder:
-    if device.type == "cpu" and not settings.use_triton_interpreter:
+    if device.type != "cuda" and not settings.use_triton_interpreter:
         return CpuLinears(dtype)
     from naiad.llm.kernels.gpu_linears import (
         GpuLinears,  # triton is there only with torch's CUDA builds

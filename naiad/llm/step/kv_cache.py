@@ -63,8 +63,8 @@ def allocate_kv_cache(
     tables = torch.zeros(
         (num_slots + 1, -(-max_model_len // block_size)), device=device, dtype=torch.int32
     )
-    if device.type == "cpu":
-        pairs = [torch.zeros((2, *shape), dtype=dtype) for shape in shapes]
+    if device.type != "cuda":
+        pairs = [torch.zeros((2, *shape), device=device, dtype=dtype) for shape in shapes]
         return KvCache(
             [pair[0] for pair in pairs],
             [pair[1] for pair in pairs],

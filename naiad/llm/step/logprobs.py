@@ -43,7 +43,7 @@ def compute_logprobs(
 
 
 def _to_host(tensor: Tensor) -> Tensor:
-    if tensor.device.type == "cpu":
-        return tensor
+    if tensor.device.type != "cuda":
+        return tensor.cpu()
     host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return host.copy_(tensor, non_blocking=True)

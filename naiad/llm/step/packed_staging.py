@@ -1,5 +1,5 @@
-"""Sends one step's integers to the device: numpy writes them into one pinned buffer, and one copy
-transfers them.
+"""Sends one step's integers to the device: numpy writes them into one buffer, which is pinned where
+that helps, and one copy transfers them.
 
 In:  sections of requested lengths. Out: for each section, a view of the device buffer at the same
      offset. The host buffers are a ring: a buffer is written again only after the steps that read
@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from naiad.llm.accelerator import accelerator_of
+
 NUM_HOST_BUFFERS = 3
 ALIGNMENT = 16
 """In words of 4 bytes: each section starts on a 64-byte boundary."""
@@ -21,7 +23,9 @@ ALIGNMENT = 16
 class PackedStaging:
     def __init__(self, num_words: int, device: torch.device) -> None:
         self._torch_device = device
-        self._is_cpu = device.type == "cpu"
+        accelerator = accelerator_of(device)
+        self._is_cpu = accelerator.is_host
+        self._is_pinned = accelerator.has_kernels
         self._turn = 0
         self._used = 0
         self._allocate(num_words)
@@ -52,7 +56,7 @@ class PackedStaging:
     def _allocate(self, num_words: int) -> None:
         num_host = 1 if self._is_cpu else NUM_HOST_BUFFERS
         self._host = [
-            torch.zeros(num_words, dtype=torch.int32, pin_memory=not self._is_cpu)
+            torch.zeros(num_words, dtype=torch.int32, pin_memory=self._is_pinned)
             for _ in range(num_host)
         ]
         self._views: list[NDArray[np.int32]] = [buffer.numpy() for buffer in self._host]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from naiad.errors import NaiadError, internal
+from naiad.llm.accelerator import accelerator_of
 from naiad.llm.generation import TokenLogprobs
 from naiad.llm.sequence import Sequence
 from naiad.llm.step.kv_cache import KvCache
@@ -80,6 +81,7 @@ class Runner:
         self.stager = stager
         self.graphs = list(graphs)
         self.device = table.device
+        self._accelerator = accelerator_of(table.device)
         self._updates = PackedStaging(1024, table.device)
         self._masks = PackedStaging(16, table.device)
         self._thread = 0
@@ -95,11 +97,11 @@ class Runner:
         return self._read_back(plan, logits, sampled, failures)
 
     def _follow_thread(self) -> None:
-        """Selects the GPU for this thread. The current GPU is a property of each thread, and an
-        engine may be built on one thread and stepped on another."""
+        """Selects the device for this thread. The current device is a property of each thread, and
+        an engine may be built on one thread and stepped on another."""
         self._thread = threading.get_ident()
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device.index or 0)
+        if not self._accelerator.is_host:
+            self._accelerator.select(self.device.index or 0)
 
     def _run(self, plan: StepPlan, mask_rows: dict[int, int]) -> tuple[Tensor, Tensor]:
         for graphs in self.graphs:
@@ -127,8 +129,9 @@ class Runner:
             if asked
             else None
         )
-        if self.device.type == "cpu":
-            return LaunchedStep(plan, sampled, None, logprobs, failures)
+        if not self._accelerator.has_kernels:
+            # Without events the copy waits for the step.
+            return LaunchedStep(plan, sampled.cpu(), None, logprobs, failures)
         host = sampled
         if sampled_rows:
             host = torch.empty(len(sampled_rows), dtype=torch.int32, pin_memory=True)

@@ -191,9 +191,9 @@ def test_finds_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_an_instance_runs_on_its_own_gpu(kind: str, gpu: int, device: str, expected: str) -> None:
     pytest.importorskip("tokenizers")
-    from naiad.backends.llm.service import on_own_gpu
+    from naiad.backends.llm.service import on_own_device
 
     arguments = LoadArguments("m", 1, "/m", "m_0_0", kind, gpu, b"{}")
     options = LlmOptions(settings=EngineSettings(device=device, seed=4))
-    chosen = on_own_gpu(options, arguments).settings
+    chosen = on_own_device(options, arguments).settings
     assert (chosen.device, chosen.seed) == (expected, 4)
