@@ -76,7 +76,7 @@ class KeyTable:
         self.change()
 
     def change(self) -> None:
-        """Whoever keeps a Finding must ask again."""
+        """Every Finding that somebody keeps must be asked for again."""
         self.generation += 1
 
     def identities(self) -> list[Identity]:

@@ -44,7 +44,7 @@ LOAD_BYTES_PER_S = 100 * MIB
 LOAD_S = 2.0
 """The time to load a model besides reading its files."""
 ENGINE_LOAD_S = 60.0
-"""The same for a language model: importing the framework, compiling, warming up."""
+"""Time to load a language model besides reading it: importing, compiling, warming up."""
 
 
 class Requirement(msgspec.Struct, frozen=True):
