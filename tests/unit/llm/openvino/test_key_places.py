@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from naiad.llm.generation import GenerationRequest
 from naiad.llm.openvino.key_places import ACTIVE_NS, KeyPlaces
 
@@ -17,7 +19,7 @@ class Completion:
         return self.request.id
 
 
-def completions(key_id: str, count: int, **options: int) -> list[Completion]:
+def completions(key_id: str, count: int, **options: Any) -> list[Completion]:
     return [Completion(key_id, number, **options) for number in range(count)]
 
 
