@@ -46,7 +46,7 @@ class StandIn(Accelerator):
         StandIn.num_emptied += 1
 
     def memory(self, device):
-        return 1 << 28, 1 << 29
+        return 4 << 30, 4 << 30
 """
 
 
