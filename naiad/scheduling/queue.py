@@ -182,7 +182,8 @@ class JobQueue:
         priority = job.request.priority
         number = priority if 1 <= priority <= len(self._levels) else self._default_level
         limit -= sum(level.size for level in self._levels[: number - 1])
-        return limit > 0 and self._levels[number - 1].has_room(job, limit)
+        level = self._levels[number - 1]
+        return limit > 0 and (level.size < limit or level.victim(job, limit) is not None)
 
     def first(self) -> Job | None:
         for level in self._levels:
