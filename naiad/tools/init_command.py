@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
+from naiad.repository.deploy.llm_config import checkpoint_name
+from naiad.repository.deploy.starter import init_model
 from naiad.tools.command_context import CONTEXT
-from naiad.tools.init_llm import FORMS, check_empty, init_llm, model_name, version_folder
-from naiad.tools.init_model import init_model
+from naiad.tools.init_llm import FORMS, check_empty, init_llm, version_folder
 
 
 @click.group("init", context_settings=CONTEXT, help="Write a model repository to start from.")
@@ -108,7 +109,7 @@ def llm(
 ) -> int:
     """Write a repository that serves a language model."""
     if qformat:
-        name = name or model_name(checkpoint)
+        name = name or checkpoint_name(checkpoint)
         checkpoint = str(
             _quantize(
                 Path(checkpoint),

@@ -11,10 +11,10 @@ from importlib import resources
 from pathlib import Path
 
 from naiad.errors import invalid_arg
+from naiad.repository.deploy.llm_config import checkpoint_name, llm_config
 from naiad.tools.init_llm_config import (
     bls_config,
     ensemble_config,
-    llm_config,
     postprocessing_config,
     preprocessing_config,
 )
@@ -38,7 +38,7 @@ def init_llm(
         check_empty(out)
     if Path(checkpoint).exists():
         checkpoint = str(Path(checkpoint).resolve())
-    files = {f"{name or model_name(checkpoint)}/config.pbtxt": llm_config(checkpoint)}
+    files = {f"{name or checkpoint_name(checkpoint)}/config.pbtxt": llm_config(checkpoint)}
     if form == "four-part":
         files = _four_parts(checkpoint, is_decoupled)
     written = []
@@ -59,14 +59,9 @@ def check_empty(out: Path) -> None:
 
 def version_folder(checkpoint: str, out: Path, form: str, name: str) -> Path:
     """Where a checkpoint lies that belongs to the repository itself."""
-    return out / ("tensorrt_llm" if form == "four-part" else name or model_name(checkpoint)) / "1"
-
-
-def model_name(checkpoint: str) -> str:
-    """Returns the checkpoint's name with characters that are unsafe in a URL replaced by "_"."""
-    stem = Path(checkpoint).name.removesuffix(".gguf")
-    safe = (character if character.isalnum() or character in "._-" else "_" for character in stem)
-    return "".join(safe) or "llm"
+    return (
+        out / ("tensorrt_llm" if form == "four-part" else name or checkpoint_name(checkpoint)) / "1"
+    )
 
 
 def _four_parts(checkpoint: str, is_decoupled: bool) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
+
+from naiad.repository.deploy.llm_config import string_parameter
 
 MAX_BATCH_SIZE = 64
 _Tensor = tuple[str, str, str]
@@ -32,24 +33,6 @@ _ENGINE_NAMES = {
 _MADE_BY_PREPROCESSING = {"end_id": "OUT_END_ID", "pad_id": "OUT_PAD_ID"}
 
 
-_SAMPLING_DEFAULTS = {"smollm2": {"temperature": 0, "frequency_penalty": 0.3}}
-"""At its authors' temperature, 0.2, the 4-bit file of smollm2 drifts into other topics, and
-greedily it repeats a line until the limit on two of ten everyday prompts. The penalty ends the
-repetition and leaves the first tokens as they are. A repetition penalty counts the prompt, too, and
-changes them."""
-
-
-def llm_config(checkpoint: str) -> str:
-    defaults = _SAMPLING_DEFAULTS.get(checkpoint)
-    return (
-        "# A language model with in-flight batching.\n"
-        "# docs/llm-backend.md lists its tensors and parameters.\n"
-        'backend: "llm"\n'
-        + _parameter("checkpoint", checkpoint)
-        + ("" if defaults is None else _parameter("sampling_defaults", json.dumps(defaults)))
-    )
-
-
 def preprocessing_config(checkpoint: str) -> str:
     required = [("QUERY", "STRING", "1"), ("REQUEST_OUTPUT_LEN", "INT32", "1")]
     optional = [
@@ -66,8 +49,8 @@ def preprocessing_config(checkpoint: str) -> str:
     return (
         f'backend: "python"\nmax_batch_size: {MAX_BATCH_SIZE}\n'
         + _tensors(required, optional, outputs)
-        + _parameter("tokenizer_dir", checkpoint)
-        + _parameter("add_special_tokens", "true")
+        + string_parameter("tokenizer_dir", checkpoint)
+        + string_parameter("add_special_tokens", "true")
         + "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
     )
 
@@ -90,8 +73,8 @@ def tensorrt_llm_config(checkpoint: str, is_decoupled: bool) -> str:
         f"model_transaction_policy {{ decoupled: {_bool(is_decoupled)} }}\n"
         "dynamic_batching { }\n"
         + _tensors(required, optional, outputs, is_ragged=True)
-        + _parameter("gpt_model_path", checkpoint)
-        + _parameter("exclude_input_in_output", "true")
+        + string_parameter("gpt_model_path", checkpoint)
+        + string_parameter("exclude_input_in_output", "true")
     )
 
 
@@ -100,8 +83,8 @@ def postprocessing_config(checkpoint: str) -> str:
     return (
         f'backend: "python"\nmax_batch_size: {MAX_BATCH_SIZE}\ndynamic_batching {{ }}\n'
         + _tensors(inputs, [], [("OUTPUT", "STRING", "-1")])
-        + _parameter("tokenizer_dir", checkpoint)
-        + _parameter("skip_special_tokens", "true")
+        + string_parameter("tokenizer_dir", checkpoint)
+        + string_parameter("skip_special_tokens", "true")
         + "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
     )
 
@@ -111,8 +94,8 @@ def bls_config(is_decoupled: bool) -> str:
         f'backend: "python"\nmax_batch_size: {MAX_BATCH_SIZE}\n'
         f"model_transaction_policy {{ decoupled: {_bool(is_decoupled)} }}\n"
         + _tensors(_CLIENT_INPUTS, _CLIENT_OPTIONS, [("text_output", "STRING", "-1"), *_RESULTS])
-        + _parameter("tensorrt_llm_model_name", "tensorrt_llm")
-        + _parameter("accumulate_tokens", "false")
+        + string_parameter("tensorrt_llm_model_name", "tensorrt_llm")
+        + string_parameter("accumulate_tokens", "false")
         # An instance serves one request at a time, so four instances serve four at once.
         + "instance_group [ { count: 4 kind: KIND_CPU } ]\n"
     )
@@ -209,10 +192,6 @@ def _tensor(tensor: _Tensor, extra_fields: str, is_ragged: bool) -> str:
     name, kind, dims = tensor
     ragged = " allow_ragged_batch: true" if is_ragged and "-1" in dims else ""
     return f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ {dims} ]{extra_fields}{ragged} }}'
-
-
-def _parameter(name: str, value: str) -> str:
-    return f'parameters {{ key: "{name}" value: {{ string_value: {json.dumps(value)} }} }}\n'
 
 
 def _bool(value: bool) -> str:

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from naiad.errors import invalid_arg
-from naiad.tools.init_llm import model_name
-from naiad.tools.init_llm_config import llm_config
+from naiad.repository.deploy.llm_config import checkpoint_name, llm_config
 
 
 @contextmanager
@@ -26,7 +25,7 @@ def checkpoint_repository(checkpoints: Sequence[str]) -> Iterator[Path]:
         for text in checkpoints:
             name, has_name, checkpoint = text.partition("=")
             if not has_name:
-                name, checkpoint = model_name(text), text
+                name, checkpoint = checkpoint_name(text), text
             target = Path(folder) / name
             if target.exists():
                 raise invalid_arg(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.tools.init_model import init_model
+from naiad.repository.deploy.starter import init_model
 from tests.server.harness import naiad
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from naiad.cli.main import naiad
 from naiad.errors import NaiadError
 from naiad.repository.check.check import Severity, check_repository
-from naiad.tools.init_llm import init_llm, model_name
-from naiad.tools.init_llm_config import llm_config
+from naiad.repository.deploy.llm_config import checkpoint_name, llm_config
+from naiad.tools.init_llm import init_llm
 from naiad.tools.model_argument import checkpoint_repository
 
 
@@ -66,8 +66,8 @@ def test_four_part_needs_a_tokenizer(tmp_path: Path) -> None:
 
 
 def test_model_names_are_safe_in_a_url() -> None:
-    assert model_name("/models/Smol LM (2).gguf") == "Smol_LM__2_"
-    assert model_name("org/Llama-3.2") == "Llama-3.2"
+    assert checkpoint_name("/models/Smol LM (2).gguf") == "Smol_LM__2_"
+    assert checkpoint_name("org/Llama-3.2") == "Llama-3.2"
 
 
 def test_temporary_repository_for_checkpoints() -> None:

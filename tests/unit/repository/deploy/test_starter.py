@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from naiad.cli.main import naiad
 from naiad.errors import NaiadError
 from naiad.repository.check.check import check_repository
-from naiad.tools.init_model import init_model
+from naiad.repository.deploy.starter import init_model
 
 
 @pytest.mark.parametrize(("kind", "name"), [("python", "double"), ("onnx", "double_onnx")])
