@@ -55,6 +55,8 @@ from naiad.metrics.key_metrics import KeyCounts, KeyReading
 from naiad.metrics.model_metrics import ModelSeries
 from naiad.metrics.operation import MetricOperation
 from naiad.repository.config.config import ConfigOptions
+from naiad.repository.deploy.deployer import Deployer
+from naiad.repository.deploy.draft import DraftLimits
 from naiad.repository.environment.python_environment import PythonEnvironments, default_cache
 from naiad.repository.load.gpu_limit import GpuLimits
 from naiad.repository.load.host_policies import HostPolicies
@@ -266,6 +268,14 @@ def build_console(
             addresses=_own_addresses(settings),
         ),
         core.tracing,
+        Deployer(
+            core.repository.local_folders(),
+            config_options(settings),
+            DraftLimits(settings.console_max_upload_size, settings.console_allow_pickle),
+            _model_variables(settings, os.environ),
+        )
+        if are_files_allowed(settings)
+        else None,
     )
 
 

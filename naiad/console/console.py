@@ -21,6 +21,7 @@ import msgspec
 
 from naiad import __version__, log
 from naiad.console.assets import respond_asset
+from naiad.console.deploy_routes import DeployRoutes
 from naiad.console.history import INTERVAL_S, History
 from naiad.console.key_history import KeyHistory
 from naiad.console.live import Live, ServerState
@@ -39,6 +40,7 @@ from naiad.keys.guard import Guard, read_bytes
 from naiad.keys.secret import read_credential
 from naiad.keys.session import SESSION_S, cookie_name, read_session
 from naiad.metrics.host import HostReading
+from naiad.repository.deploy.deployer import Deployer
 from naiad.repository.repository import Repository
 from naiad.trace.tracing import Tracing
 from naiad.transport.http1.exchange import Exchange
@@ -103,9 +105,10 @@ class Console:
         guard: Guard | None,
         options: ConsoleOptions,
         tracing: Tracing,
+        deployer: Deployer | None = None,
     ) -> None:
         """`values` reads the counters that models export. `guard` is None where nobody needs an API
-        key."""
+        key, `deployer` where nothing can be deployed."""
         self._repository = repository
         self._is_ready = is_ready
         self._values = values
@@ -119,6 +122,8 @@ class Console:
         self._traces = TraceRoutes(tracing)
         self._measure = MeasureRoutes(repository, guard, options.addresses)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._deployer = deployer
+        self._deploy_routes = DeployRoutes(repository, deployer, self._log_tail, self._run)
         self.live = Live(self._read, self._read_names, self._read_server)
         self.live.seed = self._seed
         self.num_connections: Callable[[], int] = lambda: 0
@@ -143,12 +148,16 @@ class Console:
             Entry("GET", f"{api}/usage", KEYS, simple(self._show_usage)),
             *self._traces.entries(),
             *self._measure.entries(),
+            *self._deploy_routes.entries(),
         ]
 
     # The life of the console.
 
     def start(self) -> None:
+        """Called before the repository is read."""
         log.observe(self._log_tail.add)
+        if self._deployer is not None:
+            self._deployer.recover()
 
     def heartbeat(self, now_s: float) -> None:
         """The server's own heartbeat drives the history, so the console needs no timer."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
@@ -20,12 +21,14 @@ from naiad.errors import NaiadError, invalid_arg, not_found, unavailable
 from naiad.repository.config.file_override import remove_leftovers
 from naiad.repository.entry import Entry
 from naiad.repository.index import build_index, status_rows
+from naiad.repository.load.lifecycle import State
 from naiad.repository.load.loader import Loader
 from naiad.repository.load.operations import Operations
 from naiad.repository.load.reload import ReloadOptions
 from naiad.repository.model import Model
 from naiad.repository.model_source import ModelSources
 from naiad.repository.namespace import Entries
+from naiad.repository.store import LocalStore
 from naiad.repository.watch.poll import Poll
 from naiad.repository.watch.watch import Fingerprints
 from naiad.shm.arena import INLINE_MAX_BYTES
@@ -212,6 +215,35 @@ class Repository:
         await self._operations.unload(
             trim_name(name), unload_dependents=unload_dependents, caller=caller
         )
+
+    # Changes by the console, which writes the repository: they are possible in every control mode.
+
+    async def apply(self, name: str) -> None:
+        """Loads the model as it is in the repository now. Returns when it serves."""
+        await self._operations.reload(checked_name(name), {})
+
+    async def withdraw(self, name: str) -> None:
+        """Unloads a model until a request, a change of its files or the next start loads it."""
+        await self._operations.unload(trim_name(name), unload_dependents=False)
+
+    async def forget(self, name: str) -> None:
+        """Unloads a model whose files are gone, and drops what is known about it."""
+        for entry in self._entries.named(name):
+            await self._operations.remove(entry.key)
+            if not entry.models:
+                self._entries.remove(entry.key)
+
+    def clear_failure(self, name: str) -> None:
+        """The files whose load failed have been replaced by those that serve."""
+        for entry in self._entries.named(name):
+            entry.failure = ""
+            for version, status in list(entry.statuses.items()):
+                if status.state is State.UNAVAILABLE and version not in entry.models:
+                    del entry.statuses[version]
+
+    def local_folders(self) -> list[Path]:
+        """The repositories that are folders of this machine."""
+        return [store.path for store in self._sources.stores if isinstance(store, LocalStore)]
 
     def _require_explicit(self) -> None:
         if not self._options.is_explicit:

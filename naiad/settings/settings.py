@@ -1025,6 +1025,25 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
 
+    console_max_upload_size: Annotated[
+        int,
+        ACCESS(
+            "Bytes that the files of one model may have that is uploaded to the console. An upload"
+            " also needs room on the disk of the repository.",
+            parse=value.at_least(1, value.byte_count),
+            metavar="BYTES",
+            is_extension=True,
+        ),
+    ] = 17_179_869_184
+    console_allow_pickle: Annotated[
+        bool,
+        ACCESS(
+            "Let pickles be uploaded to the console: .pkl files, and what torch.save writes. To "
+            "open one runs whatever code it contains.",
+            is_extension=True,
+        ),
+    ] = False
+
     strict_model_config: Annotated[
         bool, DEPRECATED("Use --disable-auto-complete-config instead.")
     ] = False

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from naiad.core.tensor import Buffer
 from naiad.errors import Code, NaiadError, internal, invalid_arg, not_found
 from naiad.repository.deploy.unpack import is_archive, unpack_upload
 from naiad.repository.deploy.upload_check import check_content, check_path
@@ -96,7 +97,7 @@ class Drafts:
             ],
         )
 
-    def write(self, draft_id: str, path: str, offset: int, size: int, piece: bytes) -> DraftStatus:
+    def write(self, draft_id: str, path: str, offset: int, size: int, piece: Buffer) -> DraftStatus:
         """Adds a piece to a file of `size` bytes. `offset` must be what the file has already."""
         self._sizes(draft_id)
         with self._locks[draft_id]:

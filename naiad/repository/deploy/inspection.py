@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -28,9 +29,12 @@ completes its config each time it is loaded."""
 LIMIT_S = 600.0
 
 
-def read_from_model(model_dir: Path, examples: list[Example]) -> ModelConfig | None:
+def read_from_model(
+    model_dir: Path, examples: list[Example], environment: Mapping[str, str] | None = None
+) -> ModelConfig | None:
     """Returns the config with what the model file declares; None if the backend cannot read the
-    model file. `examples` are inputs for a file that declares no shapes. Blocks. Raises
+    model file. `examples` are inputs for a file that declares no shapes. `environment` holds the
+    variables of the process that reads it; None means those of this process. Blocks. Raises
     NaiadError."""
     file = read_model_config(model_dir, options=ConfigOptions())
     config = file.config
@@ -48,7 +52,7 @@ def read_from_model(model_dir: Path, examples: list[Example]) -> ModelConfig | N
         config_to_json(config),
         config.default_model_filename,
     )
-    completion = _complete(CompletionRequest(config.backend, arguments, examples))
+    completion = _complete(CompletionRequest(config.backend, arguments, examples), environment)
     if completion.error:
         raise invalid_arg(completion.error)
     apply_auto_complete(config, completion.fields)
@@ -57,7 +61,9 @@ def read_from_model(model_dir: Path, examples: list[Example]) -> ModelConfig | N
     return config
 
 
-def _complete(request: CompletionRequest) -> CompletionResult:
+def _complete(
+    request: CompletionRequest, environment: Mapping[str, str] | None
+) -> CompletionResult:
     """Reads the model file in another process, because a bad file may crash the backend."""
     command = [sys.executable, "-P", "-m", "naiad.worker.completion"]
     try:
@@ -67,6 +73,7 @@ def _complete(request: CompletionRequest) -> CompletionResult:
             capture_output=True,
             check=False,
             timeout=LIMIT_S,
+            env=environment,
         )
     except subprocess.TimeoutExpired:
         return CompletionResult(error=f"reading the model took more than {LIMIT_S:.0f} s")

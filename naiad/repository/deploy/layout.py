@@ -61,6 +61,9 @@ class Layout(msgspec.Struct, frozen=True):
     """Path as it was dropped -> path in the model's folder, which may begin with `VERSION/`."""
     has_config: bool = False
 
+    def target(self, path: str, version: int) -> str:
+        return re.sub(f"^{VERSION}/", f"{version}/", self.targets[path])
+
     @property
     def is_checkpoint(self) -> bool:
         return self.backend == "llm"

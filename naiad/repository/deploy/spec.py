@@ -21,6 +21,12 @@ NAME_RULE = "2 to 63 lowercase letters, digits and '-', with a letter or digit a
 ENVIRONMENT_FILE = "environment"
 """The file name, without the suffix, of an uploaded archive of a Python environment."""
 MAX_TEXT_CHARS = 1 << 20
+_KINDS = {
+    "KIND_AUTO": ModelInstanceGroup.KIND_AUTO,
+    "KIND_CPU": ModelInstanceGroup.KIND_CPU,
+    "KIND_GPU": ModelInstanceGroup.KIND_GPU,
+    "KIND_MODEL": ModelInstanceGroup.KIND_MODEL,
+}
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -167,7 +173,7 @@ def _apply_groups(config: ModelConfig, groups: list[GroupSpec]) -> None:
                 f"instance_group[{index}].count: {wanted.count} is not a number from 1 to 1024"
             )
         group.count = wanted.count
-        group.kind = ModelInstanceGroup.Kind.Value(wanted.kind)
+        group.kind = _KINDS[wanted.kind]
         group.ClearField("gpus")
         group.gpus.extend(_int32(gpu, f"instance_group[{index}].gpus") for gpu in wanted.gpus)
 

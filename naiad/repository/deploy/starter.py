@@ -71,20 +71,11 @@ def init_model(kind: str, out: Path, name: str, file: Path | None) -> list[Path]
         raise invalid_arg(f"{model} exists already: give another --name or another directory")
     if file is not None and not file.is_file():
         raise invalid_arg(f"{file} is not a file")
-    contents: dict[str, str | bytes]
-    match kind:
-        case "python":
-            source = PYTHON_MODEL if file is None else file.read_bytes()
-            contents = {"1/model.py": source}
-            contents |= {"config.pbtxt": PYTHON_CONFIG} if file is None else {}
-        case "onnx":
-            # An ONNX file tells its inputs and outputs, so it needs no config.
-            contents = {} if file is not None else {"1/model.onnx": example_onnx()}
-        case _:
-            contents = {"config.pbtxt": TORCHSCRIPT_CONFIG}
-            contents |= {"export.py": TORCHSCRIPT_EXPORT} if file is None else {}
-    if file is None:
-        contents["request.json"] = json.dumps(REQUEST) + "\n"
+    contents = starter_files(kind) if file is None else {}
+    if file is not None and kind == "python":
+        contents["1/model.py"] = file.read_bytes()
+    elif file is not None and kind == "torchscript":
+        contents["config.pbtxt"] = TORCHSCRIPT_CONFIG
     written: list[Path] = []
     (model / "1").mkdir(parents=True)
     for relative, content in contents.items():
@@ -96,6 +87,20 @@ def init_model(kind: str, out: Path, name: str, file: Path | None) -> list[Path]
         shutil.copyfile(file, target)
         written.append(target)
     return sorted(written)
+
+
+def starter_files(kind: str) -> dict[str, str | bytes]:
+    """Path in the model's folder -> content of a small example."""
+    contents: dict[str, str | bytes] = {"request.json": json.dumps(REQUEST) + "\n"}
+    match kind:
+        case "python":
+            contents |= {"1/model.py": PYTHON_MODEL, "config.pbtxt": PYTHON_CONFIG}
+        case "onnx":
+            # An ONNX file tells its inputs and outputs, so it needs no config.
+            contents["1/model.onnx"] = example_onnx()
+        case _:
+            contents |= {"config.pbtxt": TORCHSCRIPT_CONFIG, "export.py": TORCHSCRIPT_EXPORT}
+    return contents
 
 
 def example_onnx() -> bytes:

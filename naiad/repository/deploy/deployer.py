@@ -1,0 +1,642 @@
+"""Turns what somebody fills in into files of a repository: reads the model, writes its config,
+checks it, and puts it into place.
+
+In:  a name and a Spec. Out: what was found in the model, a Preview of the config with its problems,
+     or a Placed change that can be undone.
+Rule: everything here blocks, and is called in a thread. Nothing here loads a model; a preview
+      changes nothing but its own staging folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from naiad.backends.llm.checkpoint import find_local
+from naiad.errors import Code, NaiadError, invalid_arg, not_found
+from naiad.ipc.completion_request import Example
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.repository.check.check import check_repository
+from naiad.repository.config.autocomplete import fill_backend, fill_instance_groups
+from naiad.repository.config.config import ConfigOptions
+from naiad.repository.config.pbtxt import parse_text
+from naiad.repository.config.problem import InvalidConfigError
+from naiad.repository.deploy.catalogue import STARTERS
+from naiad.repository.deploy.change import Change, link_or_copy, recover
+from naiad.repository.deploy.command_line import command_line
+from naiad.repository.deploy.config_text import edit_text, unified_diff
+from naiad.repository.deploy.draft import ENVIRONMENT_FOLDER, HIDDEN_FOLDER, DraftLimits, Drafts
+from naiad.repository.deploy.inspection import read_from_model
+from naiad.repository.deploy.layout import Layout, plan_layout
+from naiad.repository.deploy.llm_config import checkpoint_name, llm_config
+from naiad.repository.deploy.memory_estimate import Estimate, estimate_memory
+from naiad.repository.deploy.preview import (
+    Existing,
+    Found,
+    FoundFile,
+    Place,
+    Preview,
+    PreviewProblem,
+)
+from naiad.repository.deploy.spec import (
+    Source,
+    Spec,
+    apply_spec,
+    archive_name,
+    check_new_name,
+)
+from naiad.repository.deploy.starter import starter_files
+from naiad.repository.deploy.view import ConfigView, view_config
+from naiad.repository.environment.python_environment import REQUIREMENTS
+from naiad.repository.scan import CONFIG_FILE, scan_model
+from naiad.worker.import_backend import BACKENDS
+
+TEMPORARY_PREFIX = "naiad-model-"
+"""The folders of `naiad serve --model`."""
+
+
+class _Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    spec: Spec
+    folder: Path
+    """The model's place in the repository."""
+    old_text: str | None
+    text: str
+    files: dict[str, Path]
+    """Target in the model's folder -> file to put there."""
+    contents: dict[str, str | bytes]
+    """Target -> what to write there; config.pbtxt is not among them."""
+    drafts: Drafts
+
+    @property
+    def is_new(self) -> bool:
+        return not self.folder.exists()
+
+
+class Placed:
+    """Files that are in their place. Exactly one of `keep` and `undo` must follow."""
+
+    def __init__(self, change: Change, *, is_new: bool, drop_draft: str, drafts: Drafts) -> None:
+        self.is_new = is_new
+        self._change = change
+        self._drop_draft = drop_draft
+        self._drafts = drafts
+
+    def keep(self) -> None:
+        self._change.keep()
+        if self._drop_draft:
+            self._drafts.remove(self._drop_draft)
+
+    def undo(self) -> None:
+        self._change.undo()
+
+
+class Deployer:
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        options: ConfigOptions,
+        limits: DraftLimits,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`folders` are the local repositories. `environment` holds the variables of a process that
+        opens a model file."""
+        self._folders = list(folders)
+        self._options = options
+        self._environment = environment
+        self.limits = limits
+        self._drafts = {folder: Drafts(folder, limits) for folder in self._folders}
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        return self._options.gpus
+
+    def recover(self) -> None:
+        """Undoes what a server that was killed had begun."""
+        for folder in self._folders:
+            recover(folder)
+
+    # Repositories and drafts.
+
+    def places(self) -> list[Place]:
+        temporary = Path(tempfile.gettempdir())
+        return [
+            Place(
+                str(folder),
+                os.access(folder, os.W_OK | os.X_OK),
+                folder.parent == temporary and folder.name.startswith(TEMPORARY_PREFIX),
+            )
+            for folder in self._folders
+        ]
+
+    def drafts(self, draft_id: str) -> Drafts:
+        """The drafts that this one is among. Raises NaiadError."""
+        for drafts in self._drafts.values():
+            if drafts.has(draft_id):
+                return drafts
+        raise not_found(
+            f"there is no draft '{draft_id[:32]}': it was deployed, discarded or has expired"
+        )
+
+    def new_drafts(self, location: str) -> Drafts:
+        return self._drafts[self._repository(location)]
+
+    def _repository(self, location: str) -> Path:
+        places = [place for place in self.places() if place.is_writable]
+        if not places:
+            raise NaiadError(
+                Code.PERMISSION_DENIED,
+                "the server may not write to any of its model repositories",
+            )
+        lasting = [place for place in places if not place.is_temporary] or places
+        chosen = [place for place in places if place.location == location]
+        if location and not chosen:
+            raise invalid_arg(f"repository: '{location}' is not one that the server may write to")
+        return Path((chosen or lasting)[0].location)
+
+    def find(self, name: str) -> Path | None:
+        """The folder of a model that exists. The name is one part of a path: it must not lead
+        elsewhere, and what begins with a dot is not a model."""
+        if not name or name.startswith(".") or any(char in name for char in "/\\\0"):
+            return None
+        for folder in self._folders:
+            if (folder / name).is_dir():
+                return folder / name
+        return None
+
+    # What is there.
+
+    def read_existing(self, name: str) -> Existing:
+        folder = self.find(name)
+        if folder is None:
+            raise not_found(f"there is no model '{name}' in a local repository")
+        text, problem, config = _read_text(folder / CONFIG_FILE) or "", "", None
+        try:
+            config = self._view(text, folder)
+        except NaiadError as error:
+            problem = error.message
+        return Existing(
+            name=name,
+            repository=str(folder.parent),
+            is_writable=os.access(folder, os.W_OK | os.X_OK),
+            text=text,
+            base=text_hash(text),
+            versions=list(scan_model(folder).versions),
+            config=config,
+            requirements=_read_text(folder / REQUIREMENTS) or "",
+            problem=problem,
+        )
+
+    def _view(self, text: str, folder: Path) -> ConfigView:
+        """Raises NaiadError if the text is not a config."""
+        parsed = parse_text(text, ModelConfig, f"{folder.name}/{CONFIG_FILE}")
+        written = parsed.message
+        completed = ModelConfig()
+        completed.CopyFrom(written)
+        with contextlib.suppress(NaiadError):
+            fill_backend(completed, folder.name, _newest_files(folder))
+        return view_config(written, completed.backend or completed.platform)
+
+    # What a source tells.
+
+    def inspect(self, source: Source, examples: list[Example]) -> Found:
+        """Raises NaiadError for a source that is not a model."""
+        match source.kind:
+            case "files":
+                return self._inspect_files(source.value, examples)
+            case "checkpoint" | "hub":
+                return _inspect_checkpoint(source)
+            case "catalogue":
+                if source.value in STARTERS:
+                    return self._inspect_starter(source.value)
+                return _inspect_checkpoint(source)
+        existing = self.read_existing(source.value)
+        return Found(
+            backend=existing.config.backend if existing.config else "",
+            name=source.value,
+            config=existing.config,
+            note=existing.problem,
+        )
+
+    def _inspect_files(self, draft_id: str, examples: list[Example]) -> Found:
+        drafts = self.drafts(draft_id)
+        files = _model_files(drafts.complete_files(draft_id))
+        layout = plan_layout(files)
+        shown = [
+            FoundFile(path, layout.target(path, 1), file.stat().st_size)
+            for path, file in sorted(files.items())
+        ]
+        name = suggest_name(layout.name)
+        if layout.is_checkpoint:
+            view = view_config(parse_text(llm_config("."), ModelConfig, "").message, "llm")
+            return Found(backend="llm", name=name, files=shown, config=view)
+        with self._staging() as root:
+            folder = root / (name or "model")
+            _stage_files(folder, layout, files, 1)
+            return self._inspect_folder(folder, name, shown, examples)
+
+    def _inspect_starter(self, item: str) -> Found:
+        with self._staging() as root:
+            folder = root / item
+            for target, content in starter_files(STARTERS[item]).items():
+                _write(folder / target, content)
+            found = self._inspect_folder(folder, item, [], [])
+            return msgspec.structs.replace(found, name=item)
+
+    def _inspect_folder(
+        self, folder: Path, name: str, files: list[FoundFile], examples: list[Example]
+    ) -> Found:
+        text = _read_text(folder / CONFIG_FILE) or ""
+        view = self._view(text, folder)
+        if not view.inputs and not view.outputs:
+            try:
+                config = read_from_model(folder, examples, self._environment)
+            except InvalidConfigError as error:
+                raise invalid_arg(error.message) from None
+            except NaiadError as error:
+                return Found(
+                    backend=view.backend,
+                    name=name,
+                    files=files,
+                    config=view,
+                    needs_example=view.backend == "pytorch",
+                    note=error.message,
+                )
+            if config is not None:
+                told = view_config(config, config.backend)
+                view = msgspec.structs.replace(
+                    view,
+                    max_batch_size=told.max_batch_size,
+                    inputs=told.inputs,
+                    outputs=told.outputs,
+                    batching=told.batching,
+                )
+        note = ""
+        if view.backend == "python" and not view.inputs:
+            note = (
+                "A Python model names its inputs and outputs here, or in its function"
+                " auto_complete_config."
+            )
+        return Found(backend=view.backend, name=name, files=files, config=view, note=note)
+
+    # What will be written.
+
+    def preview(self, name: str, spec: Spec, address: str) -> Preview:
+        """Raises NaiadError for a spec that no config can be made of."""
+        proposal = self._propose(name, spec)
+        parsed: ConfigView | None = None
+        memory: Estimate | None = None
+        with contextlib.suppress(NaiadError):
+            parsed = self._view(proposal.text, proposal.folder)
+        with self._staging() as root:
+            folder = root / name
+            self._mirror(proposal, folder)
+            problems = self._check(root, name)
+            if parsed is not None:
+                memory = self._estimate(proposal, folder)
+        old_text = proposal.old_text
+        diff = ""
+        if old_text is not None:
+            diff = unified_diff(old_text, proposal.text, f"{name}/{CONFIG_FILE}")
+        is_changed = old_text != proposal.text
+        return Preview(
+            is_new=proposal.is_new,
+            text=proposal.text,
+            old_text=old_text,
+            diff=diff,
+            config=parsed,
+            problems=problems,
+            command=command_line(
+                proposal.folder,
+                proposal.text if is_changed else None,
+                _shown_copies(proposal),
+                spec.version,
+                address,
+            ),
+            memory=memory,
+            version=spec.version,
+        )
+
+    def _propose(self, name: str, spec: Spec) -> _Proposal:
+        """Raises NaiadError."""
+        folder = self.find(name)
+        if folder is None:
+            if spec.source.kind == "repository":
+                raise not_found(f"there is no model '{name}' in a local repository")
+            check_new_name(name)
+            folder = self._repository(spec.repository) / name
+        drafts = self._drafts[folder.parent]
+        old_text = _read_text(folder / CONFIG_FILE)
+        if spec.base and spec.base != text_hash(old_text or ""):
+            raise NaiadError(
+                Code.ALREADY_EXISTS,
+                f"{name}/{CONFIG_FILE} was changed by somebody else since this form was opened; "
+                "open the model again to see it",
+            )
+        files, contents, start = self._source(spec)
+        contents.pop(CONFIG_FILE, None)
+        files.pop(CONFIG_FILE, None)
+        self._check_targets(folder, files, contents)
+        if spec.environment is not None and spec.environment.kind == "requirements":
+            contents[REQUIREMENTS] = spec.environment.requirements
+        elif spec.environment is not None and spec.environment.kind == "archive":
+            files[archive_name(spec.environment)] = self._environment_archive(spec, folder)
+        text = spec.text
+        if text is None:
+            base = old_text if old_text is not None else start
+            old = parse_text(base, ModelConfig, f"{name}/{CONFIG_FILE}").message
+            new = ModelConfig()
+            new.CopyFrom(old)
+            apply_spec(spec, new)
+            text = edit_text(base, old, new)
+        return _Proposal(
+            name=name,
+            spec=spec,
+            folder=folder,
+            old_text=old_text,
+            text=text,
+            files=files,
+            contents=contents,
+            drafts=drafts,
+        )
+
+    def _source(self, spec: Spec) -> tuple[dict[str, Path], dict[str, str | bytes], str]:
+        """Returns (files, contents, the config to start from)."""
+        source = spec.source
+        match source.kind:
+            case "files":
+                sent = _model_files(self.drafts(source.value).complete_files(source.value))
+                layout = plan_layout(sent)
+                files = {layout.target(path, spec.version): file for path, file in sent.items()}
+                start = _read_text(files[CONFIG_FILE]) if CONFIG_FILE in files else None
+                if start is None:
+                    start = llm_config(".") if layout.is_checkpoint else ""
+                return files, {}, start
+            case "checkpoint":
+                path = Path(source.value)
+                if not path.is_absolute() or not path.exists():
+                    raise invalid_arg(
+                        f"checkpoint: '{source.value}' is not a path that exists on the server"
+                    )
+                return {}, {}, llm_config(str(path.resolve()))
+            case "hub":
+                return {}, {}, llm_config(_hub_id(source.value))
+            case "catalogue":
+                if source.value not in STARTERS:
+                    return {}, {}, llm_config(source.value)
+                starter = starter_files(STARTERS[source.value])
+                contents = {_versioned(t, spec.version): text for t, text in starter.items()}
+                return {}, contents, str(starter.get(CONFIG_FILE, ""))
+        return {}, {}, ""
+
+    def _environment_archive(self, spec: Spec, folder: Path) -> Path:
+        assert spec.environment is not None
+        archive = spec.environment.archive
+        if not archive:
+            existing = folder / archive_name(spec.environment)
+            if existing.is_file():
+                return existing
+            raise invalid_arg("environment: expected an archive, such as one of conda-pack")
+        draft_id, _, path = archive.partition("/")
+        files = self.drafts(draft_id).complete_files(draft_id)
+        if path not in files:
+            raise invalid_arg(f"environment: the draft has no file '{path}'")
+        return files[path]
+
+    def _check_targets(
+        self, folder: Path, files: dict[str, Path], contents: dict[str, str | bytes]
+    ) -> None:
+        """A version that exists is never changed: what serves from it must not change under it."""
+        for target in (*files, *contents):
+            top, _, rest = target.partition("/")
+            if rest and top.isdigit() and (folder / top).exists():
+                raise invalid_arg(
+                    f"version: version {top} of '{folder.name}' exists already; choose another"
+                )
+
+    @contextlib.contextmanager
+    def _staging(self) -> Iterator[Path]:
+        """A folder in a repository's file system, for as long as something is looked at."""
+        parent = self._repository("") / HIDDEN_FOLDER
+        parent.mkdir(mode=0o700, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="look-", dir=parent))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _mirror(self, proposal: _Proposal, folder: Path) -> None:
+        """The model as it would be, made of links."""
+        folder.mkdir()
+        if proposal.folder.is_dir():
+            for entry in proposal.folder.iterdir():
+                if entry.name != CONFIG_FILE and entry.name not in proposal.contents:
+                    (folder / entry.name).symlink_to(entry.absolute())
+        (folder / str(proposal.spec.version)).mkdir(exist_ok=True)
+        for target, file in proposal.files.items():
+            link_or_copy(file, folder / target)
+        for target, content in proposal.contents.items():
+            _write(folder / target, content)
+        _write(folder / CONFIG_FILE, proposal.text)
+        if "ensemble_scheduling" in proposal.text:
+            for entry in proposal.folder.parent.iterdir():
+                if entry.is_dir() and not entry.name.startswith(".") and entry.name != folder.name:
+                    (folder.parent / entry.name).symlink_to(entry.absolute())
+
+    def _check(self, root: Path, name: str) -> list[PreviewProblem]:
+        backends = frozenset(BACKENDS) | self._options.other_backends
+        findings = check_repository([root], options=self._options, backends=backends)
+        return [
+            PreviewProblem(
+                finding.severity.value,
+                finding.problem.brief or finding.problem.message,
+                finding.problem.path,
+                finding.problem.file,
+                finding.problem.position.line if finding.problem.position else 0,
+                finding.problem.found,
+                finding.problem.expected,
+                finding.problem.fix,
+            )
+            for finding in findings
+            if finding.model == name
+        ]
+
+    def _estimate(self, proposal: _Proposal, folder: Path) -> Estimate:
+        config = parse_text(proposal.text, ModelConfig, "").message
+        with contextlib.suppress(NaiadError):
+            fill_backend(config, folder.name, _newest_files(folder))
+        fill_instance_groups(config, self._options.gpus)
+        versions = scan_model(folder).versions
+        newest = versions[max(versions)] if versions else None
+        return estimate_memory(config, newest, folder, len(self._options.gpus))
+
+    # Writing it.
+
+    def place(self, name: str, spec: Spec) -> Placed:
+        """Puts the files into the repository. Raises NaiadError, and then nothing has changed."""
+        proposal = self._propose(name, spec)
+        if not proposal.is_new and not os.access(proposal.folder, os.W_OK | os.X_OK):
+            raise NaiadError(Code.PERMISSION_DENIED, f"the server may not write to '{name}'")
+        change = Change(proposal.folder.parent)
+        try:
+            is_new = proposal.is_new
+            if is_new:
+                self._place_new(proposal, change)
+            else:
+                self._place_edit(proposal, change)
+        except OSError as error:
+            change.undo()
+            raise invalid_arg(f"the files cannot be written: {error}") from error
+        except BaseException:
+            change.undo()
+            raise
+        source = spec.source
+        return Placed(
+            change,
+            is_new=is_new,
+            drop_draft=source.value if source.kind == "files" else "",
+            drafts=proposal.drafts,
+        )
+
+    def _place_new(self, proposal: _Proposal, change: Change) -> None:
+        staged = change.stage(proposal.name)
+        (staged / str(proposal.spec.version)).mkdir(parents=True)
+        for target, file in proposal.files.items():
+            link_or_copy(file, staged / target)
+        for target, content in proposal.contents.items():
+            _write(staged / target, content)
+        if proposal.text:
+            _write(staged / CONFIG_FILE, proposal.text)
+        change.put(staged, proposal.folder)
+
+    def _place_edit(self, proposal: _Proposal, change: Change) -> None:
+        """A new version appears as a whole, before the config that may name it."""
+        staged = change.stage(proposal.name)
+        version = str(proposal.spec.version)
+        loose: list[str] = []
+        for target, file in proposal.files.items():
+            link_or_copy(file, staged / target)
+        for target, content in proposal.contents.items():
+            if _read_bytes(proposal.folder / target) != _bytes(content):
+                _write(staged / target, content)
+        if not (proposal.folder / version).exists():
+            (staged / version).mkdir(parents=True, exist_ok=True)
+            change.put(staged / version, proposal.folder / version)
+        if proposal.text != proposal.old_text:
+            staged.mkdir(exist_ok=True)
+            _write(staged / CONFIG_FILE, proposal.text)
+        if staged.is_dir():
+            loose = sorted(
+                path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file()
+            )
+        for target in loose:
+            change.put(staged / target, proposal.folder / target)
+
+
+def text_hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def suggest_name(text: str) -> str:
+    """A name that a new model may have, as near to the text as possible; may be empty."""
+    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())
+    while "--" in name:
+        name = name.replace("--", "-")
+    name = name.strip("-")[:63].strip("-")
+    return name if len(name) >= 2 else ""
+
+
+def _inspect_checkpoint(source: Source) -> Found:
+    value = source.value
+    if source.kind == "hub":
+        value = _hub_id(value)
+    elif source.kind == "checkpoint":
+        path = Path(value)
+        if not path.is_absolute():
+            raise invalid_arg(f"checkpoint: '{value}' is not an absolute path on the server")
+        find_local(value, [Path("/")])
+        if path.is_dir() and not _is_checkpoint(path):
+            raise invalid_arg(
+                f"checkpoint: '{value}' has no config.json and no .gguf file, so it is not a "
+                "checkpoint"
+            )
+        value = str(path.resolve())
+    view = view_config(parse_text(llm_config(value), ModelConfig, "").message, "llm")
+    note = "" if source.kind != "hub" else "It is downloaded when it is loaded."
+    return Found(backend="llm", name=suggest_name(checkpoint_name(value)), config=view, note=note)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    names = ("config.json", "openvino_model.xml")
+    return any((path / name).is_file() for name in names) or any(path.glob("*.gguf"))
+
+
+def _hub_id(text: str) -> str:
+    try:
+        is_id = find_local(text, []) is None
+    except NaiadError:
+        is_id = False
+    if not is_id:
+        raise invalid_arg(f"hub: '{text}' is not the id of a hub repository, such as org/model")
+    return text
+
+
+def _model_files(files: dict[str, Path]) -> dict[str, Path]:
+    """Without the archives of Python environments."""
+    return {path: file for path, file in files.items() if not path.startswith(ENVIRONMENT_FOLDER)}
+
+
+def _stage_files(folder: Path, layout: Layout, files: dict[str, Path], version: int) -> None:
+    (folder / str(version)).mkdir(parents=True)
+    for path, file in files.items():
+        link_or_copy(file, folder / layout.target(path, version))
+
+
+def _shown_copies(proposal: _Proposal) -> list[tuple[str, str]]:
+    """What a person would copy: the files under the names that they had."""
+    copies: list[tuple[str, str]] = []
+    for target, file in sorted(proposal.files.items()):
+        parts = file.parts
+        index = parts.index("files") + 1 if "files" in parts else len(parts) - 1
+        copies.append(("/".join(parts[index:]), target))
+    return copies
+
+
+def _versioned(target: str, version: int) -> str:
+    return f"{version}/{target[2:]}" if target.startswith("1/") else target
+
+
+def _newest_files(folder: Path) -> list[str]:
+    versions = scan_model(folder).versions if folder.is_dir() else {}
+    try:
+        return os.listdir(versions[max(versions)]) if versions else []
+    except OSError:
+        return []
+
+
+def _read_text(path: Path) -> str | None:
+    content = _read_bytes(path)
+    return None if content is None else content.decode("utf-8", "surrogateescape")
+
+
+def _read_bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(_bytes(content))
