@@ -6,6 +6,7 @@ import {connect, disconnect, listen, live} from "./live.js";
 
 const PAGES = [
   {id: "models", title: "Models", load: () => import("./models.js")},
+  {id: "deploy", title: "Deploy", load: () => import("./deploy.js")},
   {id: "playground", title: "Playground", load: () => import("./playground.js")},
   {id: "watch", title: "Watch", load: () => import("./watch.js")},
   {id: "measure", title: "Measure", load: () => import("./measure.js")},

@@ -64,7 +64,7 @@ function showList(root) {
   const body = h("tbody"), empty = h("div", {class: "empty", hidden: true});
   const table = h("table", {class: "stack"}, h("thead", null, h("tr", null, h("th", {scope: "col"}, "Model"), h("th", {scope: "col"}, "State"),
     COLUMNS.map(column => h("th", {scope: "col", class: "number"}, column)))), body);
-  root.append(h("div", {class: "head"}, h("h1", null, "Models"), h("div", {class: "tools"}, search)),
+  root.append(h("div", {class: "head"}, h("h1", null, "Models"), h("div", {class: "tools"}, search, may("model-repository") ? h("a", {class: "button", href: "#/deploy"}, "Deploy a model") : null)),
     h("section", {class: "facts", "aria-label": "Summary"}, Object.values(facts).map(item => item.box)),
     h("section", {class: "card table-card", "aria-label": "All models"}, h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Models"}, table), empty));
   const rows = new Map();
@@ -84,7 +84,7 @@ function showList(root) {
     empty.hidden = found.length > 0 || !live.hasData;
     if (!found.length && live.hasData) empty.replaceChildren(
       h("h2", null, all.length ? "No model matches" : "No models yet"),
-      h("p", null, all.length ? "Change the text of the search." : "Put a folder with a model into the repository, or start the server with --model FILE."));
+      h("p", null, all.length ? "Change the text of the search." : "Deploy one: drop a file, name a hub id, or choose from the catalogue."));
     const ready = all.filter(row => row.state === "READY").length, failed = all.filter(row => stateOf(row)[0] === "failed").length;
     facts.models.set(`${ready} of ${all.length}`, failed ? `${failed} failed` : "");
     facts.requests.set(number(total(all, row => row.rates.requests_per_s)), "last 5 seconds");
@@ -113,7 +113,7 @@ function showModel(root, name) {
   const summary = h("section", {class: "facts many", "aria-label": "Summary"}, Object.values(facts).map(item => item.box));
   root.append(h("a", {class: "back", href: "#/models"}, "← All models"),
     h("div", {class: "head"}, h("div", null, h("h1", null, name), h("div", {class: "row"}, state, subtitle)),
-      h("div", {class: "tools"}, tryIt, h("a", {class: "button", href: modelLink("watch", name)}, "Watch"), actions.box)),
+      h("div", {class: "tools"}, tryIt, h("a", {class: "button", href: modelLink("watch", name)}, "Watch"), may("model-repository") ? h("a", {class: "button", href: modelLink("deploy", name)}, "Edit") : null, actions.box)),
     problem, summary, graphCard, instanceCard, versionCard, access);
   let accessState = null, graphText = "";
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from naiad.core.datatype import DATATYPES
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.pbtxt_token import Kind, tokens
 
+MAX_COLUMNS = 100
 ORDER = (
     "name", "backend", "platform", "default_model_filename", "max_batch_size", "version_policy",
     "input", "output", "parameters", "instance_group", "dynamic_batching", "sequence_batching",
@@ -89,7 +91,10 @@ def edit_text(text: str, old: ModelConfig, new: ModelConfig) -> str:
         if not places:
             appended += rendered
         for index, (start, end) in enumerate(places):
-            edits.append((start, end, rendered.rstrip("\n") if index == 0 else ""))
+            one_line = re.sub(r"\n *", " ", rendered.strip())
+            is_short = "\n" not in text[start:end] and len(one_line) <= MAX_COLUMNS
+            replacement = one_line if is_short else rendered.rstrip("\n")
+            edits.append((start, end, replacement if index == 0 else ""))
     for start, end, replacement in sorted(edits, reverse=True):
         text = _replace(text, start, end, replacement)
     if appended and text and not text.endswith("\n"):

@@ -270,6 +270,8 @@ class Deployer:
                     note=error.message,
                 )
             if config is not None:
+                # Reading fills in Triton's defaults, which nobody would write.
+                config.dynamic_batching.ClearField("preferred_batch_size")
                 told = view_config(config, config.backend)
                 view = msgspec.structs.replace(
                     view,

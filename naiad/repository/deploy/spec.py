@@ -21,6 +21,7 @@ NAME_RULE = "2 to 63 lowercase letters, digits and '-', with a letter or digit a
 ENVIRONMENT_FILE = "environment"
 """The file name, without the suffix, of an uploaded archive of a Python environment."""
 MAX_TEXT_CHARS = 1 << 20
+MAX_INSTANCES = 1024
 _KINDS = {
     "KIND_AUTO": ModelInstanceGroup.KIND_AUTO,
     "KIND_CPU": ModelInstanceGroup.KIND_CPU,
@@ -46,7 +47,8 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GroupSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    count: int = 1
+    count: int = 0
+    """0: the backend's default."""
     kind: Literal["KIND_AUTO", "KIND_CPU", "KIND_GPU", "KIND_MODEL"] = "KIND_AUTO"
     gpus: list[int] = []
 
@@ -168,9 +170,10 @@ def _apply_groups(config: ModelConfig, groups: list[GroupSpec]) -> None:
         group = config.instance_group.add()
         if index < len(old):
             group.CopyFrom(old[index])
-        if not 1 <= wanted.count <= 1024:
+        if not 0 <= wanted.count <= MAX_INSTANCES:
             raise invalid_arg(
-                f"instance_group[{index}].count: {wanted.count} is not a number from 1 to 1024"
+                f"instance_group[{index}].count: {wanted.count} is not a number from 1 to "
+                f"{MAX_INSTANCES}"
             )
         group.count = wanted.count
         group.kind = _KINDS[wanted.kind]

@@ -22,6 +22,7 @@ class TensorView(msgspec.Struct, frozen=True):
 
 class GroupView(msgspec.Struct, frozen=True):
     count: int
+    """0 if the config does not say it."""
     kind: str
     gpus: list[int]
 
@@ -58,9 +59,7 @@ def view_config(config: ModelConfig, backend: str) -> ConfigView:
         inputs=[_tensor(tensor) for tensor in config.input],
         outputs=[_tensor(tensor) for tensor in config.output],
         instances=[
-            GroupView(
-                max(group.count, 1), ModelInstanceGroup.Kind.Name(group.kind), list(group.gpus)
-            )
+            GroupView(group.count, ModelInstanceGroup.Kind.Name(group.kind), list(group.gpus))
             for group in config.instance_group
         ],
         batching=batching,
