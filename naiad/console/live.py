@@ -202,7 +202,7 @@ def _visible(rows: list[ModelRow], identity: Identity | None) -> list[ModelRow]:
     if MODEL_REPOSITORY in identity.scopes:
         return rows
     return [
-        msgspec.structs.replace(row, reason="", reason_line="", versions=[])
+        msgspec.structs.replace(row, reason="", reason_line="", versions=[], location="")
         for row in rows
         if row.platform
     ]

@@ -74,6 +74,10 @@ class ModelReading(msgspec.Struct, frozen=True, kw_only=True):
     num_inferences: int = 0
     num_restarts: int = 0
     load_s: float = 0.0
+    loaded_at_s: float = 0.0
+    """0 if the model is not loaded."""
+    location: str = ""
+    """The repository, as the operator wrote it."""
     bounds_ns: tuple[float, ...] = ()
     latencies: list[int] = []
     """Requests per bucket of latency; the bounds are `bounds_ns`."""
@@ -91,19 +95,23 @@ def read_models(
         name: _by_model(values(name)) for name in (PROMPT_TOKENS, OUTPUT_TOKENS, KV_CACHE_USAGE)
     }
     return [
-        _read_entry(entries[name], metrics) if name in entries else ModelReading(name=name)
+        _read_entry(entries[name], metrics, repository.location(name))
+        if name in entries
+        else ModelReading(name=name, location=repository.location(name))
         for name in sorted({*names, *entries})
     ]
 
 
-def _read_entry(entry: Entry, metrics: dict[str, dict[str, float]]) -> ModelReading:
+def _read_entry(entry: Entry, metrics: dict[str, dict[str, float]], location: str) -> ModelReading:
     versions = [
         VersionReading(version, *entry.shown_status(version)) for version in sorted(entry.statuses)
     ]
     state, reason = _state(entry, versions)
     model = entry.latest
     if model is None:
-        return ModelReading(name=entry.name, state=state, reason=reason, versions=versions)
+        return ModelReading(
+            name=entry.name, state=state, reason=reason, versions=versions, location=location
+        )
     statistics, histogram = model.statistics, model.statistics.request_histogram
     return ModelReading(
         name=entry.name,
@@ -126,6 +134,8 @@ def _read_entry(entry: Entry, metrics: dict[str, dict[str, float]]) -> ModelRead
         num_inferences=statistics.inference_count,
         num_restarts=statistics.worker_restarts,
         load_s=statistics.load_duration_s,
+        loaded_at_s=statistics.created_at_s,
+        location=location,
         bounds_ns=histogram.bounds,
         latencies=list(histogram.counts),
         prompt_tokens=metrics[PROMPT_TOKENS].get(entry.name, 0.0),

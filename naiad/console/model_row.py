@@ -62,6 +62,8 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     num_failed: int
     num_restarts: int
     load_s: float
+    loaded_at_s: int
+    location: str
     memory_bytes: int
     kv_cache_usage: float | None
     rates: Rates
@@ -90,6 +92,8 @@ def build_row(new: ModelReading, old: ModelReading | None, seconds: float) -> Mo
         num_failed=new.num_failed,
         num_restarts=new.num_restarts,
         load_s=round(new.load_s, 2),
+        loaded_at_s=round(new.loaded_at_s),
+        location=new.location,
         memory_bytes=sum(row.memory_bytes for row in instances),
         kv_cache_usage=None if new.kv_cache_usage is None else round(new.kv_cache_usage, 3),
         rates=build_rates(new, old, seconds),

@@ -113,6 +113,8 @@ class ModelStatistics:
         self.execution_count = 0
         self.pending_request_count = 0
         self.load_duration_s = 0.0
+        self.created_at_s = time.time()
+        """When the load of the version began."""
         self.success = Duration()
         self.fail = Duration()
         self.queue = Duration()

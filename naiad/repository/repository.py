@@ -163,6 +163,10 @@ class Repository:
         """The names of all models in the repositories. Reads directories, so it may be slow."""
         return set(self._sources.names())
 
+    def location(self, name: str) -> str:
+        """The repository that has the model; empty if it came with a load request."""
+        return next((store.location for store in self._sources.places(name)), "")
+
     def entries(self) -> Iterable[Entry]:
         """What the server knows about the models that it has loaded or tried to load."""
         return iter(self._entries)

@@ -21,6 +21,8 @@ PAGES = [
     "models",
     "models/digit_reader",
     "models/broken_code",
+    "deploy",
+    "deploy/digits",
     "playground/digits",
     "playground/letters",
     "playground/means",

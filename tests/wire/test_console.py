@@ -30,6 +30,9 @@ class EmptyRepository:
     def entries(self) -> Iterator[Entry]:
         return iter(())
 
+    def location(self, _name: str) -> str:
+        return "/models"
+
     def known_names(self) -> Iterable[str]:
         return {"alpha", "beta"}
 

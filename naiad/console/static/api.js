@@ -46,4 +46,3 @@ export async function post(path, body) {
 
 export const may = scope => session.info?.scopes.includes(scope) ?? false;
 export const modelPath = name => `/v2/models/${encodeURIComponent(name)}`;
-export const controlPath = (name, verb) => `/v2/repository/models/${encodeURIComponent(name)}/${verb}`;

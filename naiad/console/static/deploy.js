@@ -23,7 +23,7 @@ let info = null, form = null;
 function emptyForm() {
   return {isEdit: false, source: {kind: "files", value: ""}, uploads: [], draft: "", found: null, name: "", isNamed: false, version: 1, repository: "",
     fields: null, written: null, environment: {kind: "server", requirements: "", archive: ""}, isEnvironmentSet: false, text: null, base: "", existing: null, preview: null,
-    example: {shape: "1, 1, 28, 28", data_type: "FP32"}, keys: new Map()};
+    example: {shape: "", data_type: "FP32"}, keys: new Map()};
 }
 
 const copyOf = value => JSON.parse(JSON.stringify(value));
@@ -154,7 +154,7 @@ function drawPage(root) {
     await applyKeys();
     const isEdit = form.isEdit;
     form = null;
-    progress.append(h("div", {class: "row"}, h("a", {class: "button primary", href: `#/playground/${encodeURIComponent(name)}`}, "Try it in the playground"),
+    progress.firstChild.append(h("div", {class: "row next"}, h("a", {class: "button primary", href: `#/playground/${encodeURIComponent(name)}`}, "Try it in the playground"),
       h("a", {class: "button", href: `#/models/${encodeURIComponent(name)}`}, "Address and state"), isEdit ? null : h("a", {class: "button", href: "#/deploy", onclick: event => { event.preventDefault(); form = emptyForm(); drawPage(root); }}, "Deploy another")));
     left.inert = true;
     left.classList.add("done");
@@ -334,7 +334,7 @@ function foundSection(redraw) {
     backend && !backend.is_installed ? h("span", {class: "reason"}, `The package for it is not installed on the server: pip install naiad[${found.backend === "onnxruntime" ? "onnx" : found.backend}]`) : null)];
   if (rows.length) parts.push(h("ul", {class: "found-files"}, rows, found.files.length > 8 ? h("li", null, `and ${found.files.length - 8} more`) : null));
   if (found.needs_example && !(found.config?.inputs.length)) {
-    const shape = h("input", {value: form.example.shape, inputmode: "numeric", oninput: event => { form.example.shape = event.target.value; }});
+    const shape = h("input", {value: form.example.shape, placeholder: "1, 3, 224, 224", required: true, oninput: event => { form.example.shape = event.target.value; }});
     const kind = select(info.data_types.filter(name => name !== "BYTES"), form.example.data_type, value => { form.example.data_type = value; });
     const read = async event => {
       event.preventDefault();
@@ -446,7 +446,8 @@ function sidePanel(root, progress, deploy, changed) {
   const memoryCard = h("section", {class: "card", "aria-label": "Memory", hidden: true}, h("h2", null, "Memory, estimated"), memory);
   const editor = h("textarea", {class: "data config-text", rows: "18", spellcheck: "false", "aria-label": "Text of config.pbtxt", oninput: event => { form.text = event.target.value; changed(); }});
   const textChanges = h("div"), textBox = h("div", null, editor, textChanges);
-  root.replaceChildren(h("section", {class: "card"}, button, why), progress, problems, settings, memoryCard, commandCard);
+  const actionCard = h("section", {class: "card"}, button, why);
+  root.replaceChildren(actionCard, progress, problems, settings, memoryCard, commandCard);
   let isBusy = false;
 
   function setState(isOk, text) {
@@ -468,7 +469,7 @@ function sidePanel(root, progress, deploy, changed) {
 
   return {
     setBusy(value) { isBusy = value; button.disabled = value; setText(button, value ? "Deploying…" : form?.isEdit ? "Save and load" : "Deploy"); },
-    finish() { button.disabled = true; setText(button, "Deployed"); setText(why, ""); },
+    finish() { actionCard.hidden = true; },
     refuse(error) {
       problems.replaceChildren(problemBox(error.status === 400 ? {title: "The form is not complete", message: error.message} : error));
       setState(false, error.status === 0 ? "The server does not respond. The form stays as it is." : "The message above says what is missing.");

@@ -1,8 +1,8 @@
 // The models page: all models, and one model with its instances, actions and addresses.
 
-import {controlPath, get, may, modelPath, post, send, session} from "./api.js";
+import {get, may, modelPath, post, session} from "./api.js";
 import {accessPanel} from "./code.js";
-import {ask, bytes, dash, h, milliseconds, number, problemBox, setText, toast} from "./dom.js";
+import {ask, bytes, copy, dash, duration, h, milliseconds, number, problemBox, setText, tabs, toast} from "./dom.js";
 import {ensembleGraph} from "./graph.js";
 import {listen, live} from "./live.js";
 
@@ -36,11 +36,30 @@ function fact(title) {
     set: (text, noteText = "") => { setText(value, text); setText(note, noteText); }};
 }
 
-const COLUMNS = ["Requests/s", "p50", "p99", "Queue", "Memory", "Instances"];
+const instanceText = row => row.steps.length ? `${row.steps.length} steps` : row.platform ? `${row.instances.filter(instance => instance.state === "ready").length} of ${row.instances.length}` : dash;
+export const address = row => `${location.origin}${row.is_language ? "/v1/chat/completions" : `/v2/models/${encodeURIComponent(row.name)}/infer`}`;
 
-function listRow(name) {
+function addressCell(row) {
+  const text = address(row), button = h("button", {type: "button", class: "small", "aria-label": `Copy the address of ${row.name}`, onclick: () => copy(text, button)}, "Copy");
+  return h("div", {class: "row"}, h("code", {class: "address"}, text.replace(location.origin, "")), button);
+}
+
+const VIEWS = {
+  Activity: {
+    columns: [["Requests/s", "number"], ["p50", "number"], ["p99", "number"], ["Queue", "number"], ["Memory", "number"], ["Instances", "number"]],
+    read: row => [row.platform ? number(row.rates.requests_per_s) : dash, milliseconds(row.rates.p50_ms), milliseconds(row.rates.p99_ms),
+      row.platform ? String(row.num_queued) : dash, bytes(row.memory_bytes), instanceText(row)],
+  },
+  Services: {
+    columns: [["Address", "text address-cell"], ["Authentication", "text"], ["Location", "text wrap"], ["Updated", "text"], ["Instances", "number"]],
+    read: row => [row.state === "READY" ? {key: address(row), build: () => addressCell(row)} : dash, session.info.needs_key ? "API key" : "none, this machine only",
+      row.location ? `${row.location}/${row.name}` : dash, row.loaded_at_s ? `${duration(Math.max(0, live.timeS - row.loaded_at_s))} ago` : dash, instanceText(row)],
+  },
+};
+
+function listRow(name, view) {
   const state = h("span"), reason = h("span", {class: "reason", hidden: true}), platform = h("span", {class: "sub"});
-  const cells = COLUMNS.map(column => h("td", {class: "number", "data-label": column}));
+  const cells = view.columns.map(([title, kind]) => h("td", {class: kind, "data-label": title}));
   const element = h("tr", null,
     h("th", {scope: "row"}, h("a", {class: "name-link", href: modelLink("models", name)}, name), platform),
     h("td", {class: "full"}, state, reason), cells);
@@ -49,42 +68,79 @@ function listRow(name) {
     setText(platform, row.platform);
     reason.hidden = !row.reason_line;
     setText(reason, row.reason_line);
-    const ready = row.instances.filter(instance => instance.state === "ready").length;
-    const isIdle = !row.platform;
-    [isIdle ? dash : number(row.rates.requests_per_s), milliseconds(row.rates.p50_ms), milliseconds(row.rates.p99_ms),
-      isIdle ? dash : String(row.num_queued), bytes(row.memory_bytes),
-      row.steps.length ? `${row.steps.length} steps` : isIdle ? dash : `${ready} of ${row.instances.length}`,
-    ].forEach((text, index) => setText(cells[index], text));
+    view.read(row).forEach((value, index) => {
+      if (typeof value === "string") setText(cells[index], value);
+      else if (cells[index].dataset.key !== value.key) { cells[index].dataset.key = value.key; cells[index].replaceChildren(value.build()); }
+    });
   }};
 }
 
+const PAGE_SIZE = 25;
+const STATES = [["", "Every state"], ["ready", "Ready"], ["loading", "Loading"], ["failed", "Failed"], ["none", "Not loaded"]];
+
 function showList(root) {
   const facts = {models: fact("Models ready"), requests: fact("Requests/s"), queue: fact("Waiting"), memory: fact("Memory")};
-  const search = h("input", {type: "search", placeholder: "Search models", "aria-label": "Search models", oninput: update});
-  const body = h("tbody"), empty = h("div", {class: "empty", hidden: true});
-  const table = h("table", {class: "stack"}, h("thead", null, h("tr", null, h("th", {scope: "col"}, "Model"), h("th", {scope: "col"}, "State"),
-    COLUMNS.map(column => h("th", {scope: "col", class: "number"}, column)))), body);
-  root.append(h("div", {class: "head"}, h("h1", null, "Models"), h("div", {class: "tools"}, search, may("model-repository") ? h("a", {class: "button", href: "#/deploy"}, "Deploy a model") : null)),
-    h("section", {class: "facts", "aria-label": "Summary"}, Object.values(facts).map(item => item.box)),
-    h("section", {class: "card table-card", "aria-label": "All models"}, h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Models"}, table), empty));
+  const search = h("input", {type: "search", placeholder: "Search models", "aria-label": "Search models", oninput: restart});
+  const state = h("select", {"aria-label": "State", onchange: restart}, STATES.map(([value, text]) => h("option", {value}, text)));
+  const framework = h("select", {"aria-label": "Framework", onchange: restart}, h("option", {value: ""}, "Every framework"));
+  const head = h("tr"), body = h("tbody"), empty = h("div", {class: "empty", hidden: true});
+  const table = h("table", {class: "stack"}, h("thead", null, head), body);
+  const shown = h("span", {class: "sub"}), previous = h("button", {type: "button", class: "small", onclick: () => { page--; update(); }}, "Previous"), next = h("button", {type: "button", class: "small", onclick: () => { page++; update(); }}, "Next");
+  const paging = h("div", {class: "row paging", hidden: true}, previous, shown, next);
+  const views = tabs(Object.keys(VIEWS), name => { view = VIEWS[name]; localStorage.setItem("naiad-models-view", name); redraw(); }, "Columns");
+  root.append(h("div", {class: "head"}, h("h1", null, "Models"), h("div", {class: "tools"}, search, state, framework, may("model-repository") ? h("a", {class: "button primary", href: "#/deploy"}, "Deploy a model") : null)),
+    h("section", {class: "facts", "aria-label": "Summary"}, Object.values(facts).map(item => item.box)), views.list,
+    h("section", {class: "card table-card", "aria-label": "All models"}, h("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": "Models"}, table), empty, paging));
   const rows = new Map();
+  let view, page = 0, names = "";
+  views.choose(localStorage.getItem("naiad-models-view") in VIEWS ? localStorage.getItem("naiad-models-view") : "Activity");
+
+  function redraw() {
+    rows.clear();
+    body.replaceChildren();
+    head.replaceChildren(h("th", {scope: "col"}, "Model"), h("th", {scope: "col"}, "State"), ...view.columns.map(([title, kind]) => h("th", {scope: "col", class: kind}, title)));
+    if (live.hasData) update();
+  }
+
+  function restart() {
+    page = 0;
+    update();
+  }
+
+  function fillFrameworks(all) {
+    const found = [...new Set(all.map(row => row.platform).filter(Boolean))].sort();
+    if (found.join() === names) return;
+    names = found.join();
+    const chosen = framework.value;
+    framework.replaceChildren(h("option", {value: ""}, "Every framework"), ...found.map(value => h("option", {value, selected: value === chosen}, value)));
+  }
+
   function update() {
     const all = [...live.models.values()], wanted = search.value.trim().toLowerCase();
-    const found = all.filter(row => row.name.toLowerCase().includes(wanted));
+    fillFrameworks(all);
+    const found = all.filter(row => row.name.toLowerCase().includes(wanted) && (!framework.value || row.platform === framework.value) && (!state.value || (stateOf(row)[0] || "none") === state.value));
+    const numPages = Math.max(1, Math.ceil(found.length / PAGE_SIZE));
+    page = Math.min(Math.max(page, 0), numPages - 1);
+    const here = found.slice(page * PAGE_SIZE, (page + 1) * PAGE_SIZE);
     for (const name of [...rows.keys()]) {
-      if (!found.some(row => row.name === name)) { rows.get(name).element.remove(); rows.delete(name); }
+      if (!here.some(row => row.name === name)) { rows.get(name).element.remove(); rows.delete(name); }
     }
-    found.forEach((row, index) => {
-      if (!rows.has(row.name)) rows.set(row.name, listRow(row.name));
+    here.forEach((row, index) => {
+      if (!rows.has(row.name)) rows.set(row.name, listRow(row.name, view));
       const {element, update} = rows.get(row.name);
       update(row);
       if (body.children[index] !== element) body.insertBefore(element, body.children[index] ?? null);
     });
+    paging.hidden = numPages === 1;
+    setText(shown, `${page * PAGE_SIZE + 1} to ${page * PAGE_SIZE + here.length} of ${found.length}`);
+    previous.disabled = page === 0;
+    next.disabled = page === numPages - 1;
     table.hidden = !found.length;
     empty.hidden = found.length > 0 || !live.hasData;
     if (!found.length && live.hasData) empty.replaceChildren(
       h("h2", null, all.length ? "No model matches" : "No models yet"),
-      h("p", null, all.length ? "Change the text of the search." : "Deploy one: drop a file, name a hub id, or choose from the catalogue."));
+      h("p", null, all.length ? "Change the text of the search or the filters." : "Deploy one: drop a file, name a hub id, or choose from the catalogue."),
+      all.length ? "" : h("a", {class: "button", href: "#/deploy"}, "Deploy a model"));
     const ready = all.filter(row => row.state === "READY").length, failed = all.filter(row => stateOf(row)[0] === "failed").length;
     facts.models.set(`${ready} of ${all.length}`, failed ? `${failed} failed` : "");
     facts.requests.set(number(total(all, row => row.rates.requests_per_s)), "last 5 seconds");
@@ -192,49 +248,61 @@ async function run(button, text, work, undo) {
   button.disabled = false;
 }
 
+const modelApi = (name, verb) => `/console/api/models/${encodeURIComponent(name)}/${verb}`;
+
 function actionBar(name) {
   const isExplicit = session.info.control_mode === "explicit", mayControl = may("model-repository");
-  const load = h("button", {type: "button", onclick: () => run(load, "Loading…", () => post(controlPath(name, "load")), {done: `${name} is loaded`})}, "Load");
+  const loadIt = () => run(load, "Loading…", () => post(modelApi(name, "load")), {done: `${name} is loaded`});
+  const load = h("button", {type: "button", onclick: loadIt}, "Load");
   const unload = h("button", {type: "button", class: "danger", onclick: confirmUnload}, "Unload");
   const resize = h("button", {type: "button", onclick: changeCount}, "Instances…");
-  const reason = !mayControl ? "Your key lacks the scope 'model-repository'" :
-    isExplicit ? "" : "Start the server with --model-control-mode=explicit --load-model='*' to load and unload models here";
+  const reason = mayControl ? "" : "Your key lacks the scope 'model-repository'";
   const box = h("div", {class: "row", title: reason}, load, resize, unload);
   if (reason) for (const button of [load, unload, resize]) { button.disabled = true; button.title = reason; }
 
   async function confirmUnload() {
-    const body = h("p", null, "Requests in flight are finished; new ones get an error until it is loaded again.");
+    const until = isExplicit ? "until it is loaded again" : "until it is loaded again, here or by the next start of the server";
+    const body = h("p", null, `Requests in flight are finished; new ones get an error ${until}.`);
     if (!await ask(`Unload ${name}?`, body, {confirm: "Unload", danger: true})) return;
-    await run(unload, "Unloading…", () => post(controlPath(name, "unload")),
-      {done: `${name} is unloaded`, name: "Load again", action: () => run(load, "Loading…", () => post(controlPath(name, "load")), {done: `${name} is loaded`})});
+    await run(unload, "Unloading…", () => post(modelApi(name, "unload")), {done: `${name} is unloaded`, name: "Load again", action: loadIt});
   }
 
+  // The number of instances is a line of config.pbtxt, so that it stays.
   async function changeCount() {
-    let config;
+    let form;
     try {
-      config = await (await send("GET", `${modelPath(name)}/config`)).json();
+      form = await get(modelApi(name, "form"));
+      if (!form.config) throw {title: "config.pbtxt cannot be read", message: form.problem};
     } catch (error) {
-      await ask(error.title, h("pre", null, error.message), {confirm: "Close", cancel: ""});
+      await ask(error.title ?? "It did not work", h("pre", null, error.message), {confirm: "Close", cancel: ""});
       return;
     }
-    const groups = config.instance_group?.length ? config.instance_group : [{count: 1, kind: "KIND_CPU"}];
-    const now = groups[0].count || 1;
-    const field = h("input", {type: "number", name: "count", min: "1", max: "64", value: String(now), required: true});
+    const groups = form.config.instances.length ? form.config.instances : [{count: 0, kind: "KIND_AUTO", gpus: []}];
+    const now = live.models.get(name)?.instances.length || groups[0].count || 1;
+    const spec = count => ({source: {kind: "repository", value: name}, instances: [{...groups[0], count}, ...groups.slice(1)]});
+    const field = h("input", {type: "number", name: "count", min: "1", max: "1024", value: String(groups[0].count || now), required: true});
     const preview = h("pre", {class: "code", tabindex: "0"});
-    const show = () => { preview.textContent = `instance_group [ { kind: ${groups[0].kind ?? "KIND_AUTO"} count: ${field.value} } ]`; };
+    const show = async () => {
+      try { preview.textContent = (await post(modelApi(name, "preview"), spec(Number(field.value) || 1))).diff || "No change."; }
+      catch (error) { preview.textContent = error.message; }
+    };
     field.addEventListener("input", show);
     show();
-    const change = async count => {
-      const changed = {...config, instance_group: [{...groups[0], count}, ...groups.slice(1)]};
-      await post(controlPath(name, "load"), {parameters: {config: JSON.stringify(changed)}});
+    const change = async body => {
+      let status = await post(modelApi(name, "deploy"), body);
+      while (status.state === "running") {
+        await new Promise(resolve => setTimeout(resolve, 300));
+        status = await get(modelApi(name, "deploy"));
+      }
+      if (status.state === "failed") throw {title: status.reason_line, advice: "Everything is as it was before.", message: status.error};
     };
-    const body = h("div", null, h("div", {class: "field"}, h("label", null, "Instances, each a process", field)),
-      h("p", {class: "hint"}, "It holds until the model is loaded again. To keep it, write this into config.pbtxt:"), preview);
+    const body = h("div", null, h("div", {class: "field"}, h("label", null, "Instances, each a process", field)), h("p", {class: "hint"}, "This line of config.pbtxt changes:"), preview);
     const count = await ask(`Instances of ${name}`, body, {confirm: "Change", submit: async data => {
-      await change(Number(data.get("count")));
+      await change({...spec(Number(data.get("count"))), base: form.base});
       return Number(data.get("count"));
     }});
-    if (count) toast(`${name} has ${count} instance${count > 1 ? "s" : ""}`, "Undo", count === now ? null : () => run(resize, "Changing…", () => change(now), {done: `${name} has ${now} again`}));
+    const before = {source: {kind: "repository", value: name}, text: form.text};
+    if (count) toast(`${name} has ${count} instance${count > 1 ? "s" : ""}`, "Undo", count === now ? null : () => run(resize, "Changing…", () => change(before), {done: `${name} is as before`}));
   }
 
   return {box, update(row) {

@@ -93,8 +93,9 @@ class HttpFrontend:
         self._keys = KeyRoutes(key_watch)
         self._gateway = GatewayRoutes(core, render_metrics)
         self.plans = HttpPlans() if options.fast_paths else None
+        has_console = any(entry.pattern.startswith("/console") for entry in more)
         table = RouteTable(
-            [*self._entries(), *more],
+            [*self._entries(has_console=has_console), *more],
             options.restricted_apis,
             guard,
             BrowserCheck(options.allowed_hosts, options.allowed_origins),
@@ -106,14 +107,14 @@ class HttpFrontend:
             budget=core.budget,
         )
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self, *, has_console: bool) -> list[Entry]:
         metadata, repository, memory = MetadataRoutes(self._core), self._repository, self._memory
         settings = SettingRoutes(self._core)
         return [
             Entry("POST", _MODEL + "/infer", INFERENCE, self._infer),
             Entry("POST", _MODEL + "/generate", INFERENCE, self._generate),
             Entry("POST", _MODEL + "/generate_stream", INFERENCE, self._generate_stream),
-            Entry("GET", "/", PAGE, welcome),
+            Entry("GET", "/", PAGE, welcome(has_console=has_console)),
             Entry("GET", "/v2/health/live", HEALTH, simple(metadata.live)),
             Entry("GET", "/v2/health/ready", HEALTH, simple(metadata.ready)),
             # A key that may see the statistics of its models may see this.
