@@ -23,7 +23,7 @@ let info = null, form = null;
 function emptyForm() {
   return {isEdit: false, source: {kind: "files", value: ""}, uploads: [], draft: "", found: null, name: "", isNamed: false, version: 1, repository: "",
     fields: null, written: null, environment: {kind: "server", requirements: "", archive: ""}, isEnvironmentSet: false, text: null, base: "", existing: null, preview: null,
-    example: {shape: "", data_type: "FP32"}, keys: new Map()};
+    example: {shape: "", data_type: "FP32"}, keys: new Map(), isManual: false};
 }
 
 const copyOf = value => JSON.parse(JSON.stringify(value));
@@ -50,6 +50,22 @@ function buildSpec() {
 }
 
 // Files for a model that exists become a new version of it; its config stays.
+// A file that does not record shapes is read with an example first, unless the person knows them.
+const isManual = () => form.isEdit || form.isManual || form.text !== null || !form.found?.needs_example || Boolean(form.fields?.inputs.length);
+
+// What the text says goes into the fields.
+function textSection(changed, redraw) {
+  const editor = h("textarea", {class: "data config-text", rows: "22", spellcheck: "false", "aria-label": "Text of config.pbtxt", value: form.text, oninput: event => { form.text = event.target.value; changed(); }});
+  const back = async () => {
+    let preview;
+    try { preview = await post(modelApi(form.name, "preview"), buildSpec()); } catch (error) { preview = null; }
+    if (!preview?.config) { await ask("The text cannot be read", h("p", null, "Correct the problems that are listed next to the form, then go back to the fields."), {confirm: "Close", cancel: ""}); return; }
+    backToFields(preview.config);
+    redraw();
+  };
+  return [editor, h("button", {type: "button", onclick: back}, "Back to the fields")];
+}
+
 const addsVersion = () => !form.isEdit && form.existing !== null;
 
 function useConfig(view, isWritten) {
@@ -110,7 +126,7 @@ function drawPage(root) {
     h("div", {class: "head"}, h("h1", null, title), h("div", {class: "tools"}, again)),
     ...(temporary ? [h("p", {class: "note"}, "The server was started with --model only. What is deployed is gone when it stops. Start it with --model-repository FOLDER to keep it.")] : []),
     h("div", {class: "deploy"}, left, right));
-  const side = sidePanel(right, progress, deploy, changed);
+  const side = sidePanel(right, progress, deploy);
   let timer = 0, number = 0, wasConnected = live.isConnected;
 
   function startOver() {
@@ -174,9 +190,9 @@ function drawPage(root) {
     if (!form.isEdit) add("Where the model comes from", "", sourceSection(drawSections, changed));
     if (form.found && !form.isEdit) add("What was found", "", foundSection(drawSections));
     if (form.found || form.isEdit) {
-      add("Name and version", "", nameSection(drawSections, changed));
-      if (form.text !== null) add("Configuration", "", h("p", null, "You are editing the text of config.pbtxt, next to this form."),
-        h("button", {type: "button", disabled: !form.preview?.config, onclick: () => { backToFields(); drawSections(); refresh(); }}, "Back to the fields"));
+      if (isManual()) add("Name and version", "", nameSection(drawSections, changed));
+      if (form.text !== null) add("Configuration", "Every field of config.pbtxt.", textSection(changed, drawSections));
+      else if (!isManual()) sections.push(h("button", {type: "button", onclick: () => { form.isManual = true; drawSections(); }}, "Fill in the inputs and outputs by hand"));
       else if (addsVersion()) add("Configuration", "", h("p", null, `config.pbtxt of ${form.name} stays as it is. `, h("a", {href: `#/deploy/${encodeURIComponent(form.name)}`}, "Edit it"), " if the new files need another one."));
       else if (form.fields) configSections(add, changed, drawSections);
       const keys = keySection();
@@ -196,8 +212,8 @@ function drawPage(root) {
   return () => { clearTimeout(timer); ignore(); };
 }
 
-function backToFields() {
-  useConfig(form.preview.config, false);
+function backToFields(config) {
+  useConfig(config, false);
   form.written = form.existing?.config ? copyOf(form.existing.config) : null;
   if (form.written && !form.written.instances.length) form.written.instances = [{count: 0, kind: "KIND_AUTO", gpus: []}];
   form.text = null;
@@ -436,7 +452,7 @@ function placementSection() {
 
 // What will be written.
 
-function sidePanel(root, progress, deploy, changed) {
+function sidePanel(root, progress, deploy) {
   const config = h("div"), problems = h("div", {role: "status", "aria-label": "Problems"}), memory = h("div"), command = h("pre", {class: "code", tabindex: "0", role: "region", "aria-label": "Command line"});
   const copyCommand = h("button", {type: "button", class: "small", onclick: () => copy(command.textContent, copyCommand)}, "Copy");
   const button = h("button", {type: "button", class: "primary wide", disabled: true, onclick: deploy}, form.isEdit ? "Save and load" : "Deploy");
@@ -444,8 +460,6 @@ function sidePanel(root, progress, deploy, changed) {
   const settings = h("section", {class: "card", "aria-label": "config.pbtxt"}, h("h2", null, "config.pbtxt"), config);
   const commandCard = h("section", {class: "card", hidden: true}, h("div", {class: "code-bar"}, h("h2", null, "The same as a command line"), copyCommand), command);
   const memoryCard = h("section", {class: "card", "aria-label": "Memory", hidden: true}, h("h2", null, "Memory, estimated"), memory);
-  const editor = h("textarea", {class: "data config-text", rows: "18", spellcheck: "false", "aria-label": "Text of config.pbtxt", oninput: event => { form.text = event.target.value; changed(); }});
-  const textChanges = h("div"), textBox = h("div", null, editor, textChanges);
   const actionCard = h("section", {class: "card"}, button, why);
   root.replaceChildren(actionCard, progress, problems, settings, memoryCard, commandCard);
   let isBusy = false;
@@ -456,11 +470,6 @@ function sidePanel(root, progress, deploy, changed) {
   }
 
   function showConfig(preview) {
-    if (form.text !== null) {
-      if (textBox.parentElement !== config) { editor.value = form.text; config.replaceChildren(textBox); }
-      textChanges.replaceChildren(...(preview?.diff ? [h("h3", null, "What changes"), diffView(preview.diff)] : []));
-      return;
-    }
     if (!preview) { config.replaceChildren(h("p", {class: "card-note"}, "The file that the form writes appears here.")); return; }
     if (preview.old_text === null) config.replaceChildren(h("pre", {class: "code", tabindex: "0"}, preview.text || "# Nothing: the model itself says everything."));
     else if (preview.diff) config.replaceChildren(h("p", {class: "card-note"}, "What changes:"), diffView(preview.diff));
@@ -473,7 +482,6 @@ function sidePanel(root, progress, deploy, changed) {
     refuse(error) {
       problems.replaceChildren(problemBox(error.status === 400 ? {title: "The form is not complete", message: error.message} : error));
       setState(false, error.status === 0 ? "The server does not respond. The form stays as it is." : "The message above says what is missing.");
-      if (form.text !== null) showConfig(null);
     },
     show(preview) {
       showConfig(preview);

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from naiad.backends.llm.checkpoint import find_local
+from naiad.backends.torch.archive import FileKind, file_kind
 from naiad.errors import Code, NaiadError, invalid_arg, not_found
 from naiad.ipc.completion_request import Example
 from naiad.pb.model_config_pb2 import ModelConfig
@@ -256,6 +257,10 @@ class Deployer:
         text = _read_text(folder / CONFIG_FILE) or ""
         view = self._view(text, folder)
         if not view.inputs and not view.outputs:
+            if not examples and _is_torchscript(folder):
+                return Found(
+                    backend=view.backend, name=name, files=files, config=view, needs_example=True
+                )
             try:
                 config = read_from_model(folder, examples, self._environment)
             except InvalidConfigError as error:
@@ -578,6 +583,15 @@ def _inspect_checkpoint(source: Source) -> Found:
 def _is_checkpoint(path: Path) -> bool:
     names = ("config.json", "openvino_model.xml")
     return any((path / name).is_file() for name in names) or any(path.glob("*.gguf"))
+
+
+def _is_torchscript(folder: Path) -> bool:
+    """TorchScript does not record shapes, so there is no need to open it."""
+    try:
+        file = folder / "1" / "model.pt"
+        return file_kind(str(file), file.name) is FileKind.TORCHSCRIPT
+    except NaiadError:
+        return False
 
 
 def _hub_id(text: str) -> str:
