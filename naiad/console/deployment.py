@@ -20,8 +20,9 @@ from naiad import log
 from naiad.console.log_tail import LogTail, TailLine
 from naiad.errors import Code, NaiadError, internal
 from naiad.repository.deploy.catalogue import catalogue
-from naiad.repository.deploy.deployer import Deployer, Placed
+from naiad.repository.deploy.deployer import Deployer
 from naiad.repository.deploy.preview import PreviewProblem
+from naiad.repository.deploy.proposal import Placed
 from naiad.repository.deploy.spec import Spec
 from naiad.repository.load.failure import brief_reason
 from naiad.repository.repository import Repository

@@ -208,6 +208,28 @@ def test_an_onnx_file_tells_its_tensors_and_the_command_line_does_the_same(
     assert plain_server.is_ready("/v2/models/my-model/ready")
 
 
+def test_a_whole_model_folder_keeps_its_versions_and_an_edit_adds_none(
+    plain_server: Server, repository: Path
+) -> None:
+    client = DeployClient(plain_server)
+    config = 'backend: "python"\nmax_batch_size: 8\n'
+    for kind, name in (("input", "x"), ("output", "y")):
+        config += f'{kind} [ {{ name: "{name}" data_type: TYPE_FP32 dims: [ 4 ] }} ]\n'
+    files = {"net/config.pbtxt": config.encode(), "net/3/model.py": DOUBLE.encode()}
+    source = {"kind": "files", "value": client.upload(files)}
+    assert client.deploy("net", source=source)["state"] == "done"
+    environment = {"kind": "requirements", "requirements": "# nothing\n"}
+    edit = {"source": {"kind": "repository"}, "max_batch_size": 4}
+    done = client.deploy("net", environment=environment, **edit)
+    assert done["state"] == "done", done
+    shown = {"net/config.pbtxt", "net/3/model.py"}
+    own = {path for path in visible_files(repository) if path.startswith("net/")}
+    assert own == {*shown, "net/requirements.txt"}
+    assert not (repository / "net/1").exists()
+    assert client.deploy("net", environment={"kind": "server"}, **edit)["state"] == "done"
+    assert {path for path in visible_files(repository) if path.startswith("net/")} == shown
+
+
 def test_the_catalogue_is_deployed_without_a_file(plain_server: Server) -> None:
     client = DeployClient(plain_server)
     names = [item["name"] for item in client.call("GET", "deploy")[1]["catalogue"]]

@@ -67,6 +67,16 @@ class Change:
         except OSError as error:
             raise _failed(error) from error
 
+    def remove(self, target: Path) -> None:
+        """Removes a file. Raises NaiadError."""
+        try:
+            _link(target, self.folder / "backup" / str(len(self._steps)))
+            self._steps.append(_Step(str(target.relative_to(self.repository)), True))
+            self._write_journal()
+            target.unlink()
+        except OSError as error:
+            raise _failed(error) from error
+
     def keep(self) -> None:
         """The change stays: there is nothing to undo any more."""
         (self.folder / "journal.json").unlink(missing_ok=True)

@@ -15,6 +15,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -46,6 +47,13 @@ from naiad.repository.deploy.preview import (
     Preview,
     PreviewProblem,
 )
+from naiad.repository.deploy.proposal import (
+    Placed,
+    Proposal,
+    is_in_version,
+    read_text,
+    write_content,
+)
 from naiad.repository.deploy.spec import (
     Source,
     Spec,
@@ -61,42 +69,6 @@ from naiad.worker.import_backend import BACKENDS
 
 TEMPORARY_PREFIX = "naiad-model-"
 """The folders of `naiad serve --model`."""
-
-
-class _Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    spec: Spec
-    folder: Path
-    """The model's place in the repository."""
-    old_text: str | None
-    text: str
-    files: dict[str, Path]
-    """Target in the model's folder -> file to put there."""
-    contents: dict[str, str | bytes]
-    """Target -> what to write there; config.pbtxt is not among them."""
-    drafts: Drafts
-
-    @property
-    def is_new(self) -> bool:
-        return not self.folder.exists()
-
-
-class Placed:
-    """Files that are in their place. Exactly one of `keep` and `undo` must follow."""
-
-    def __init__(self, change: Change, *, is_new: bool, drop_draft: str, drafts: Drafts) -> None:
-        self.is_new = is_new
-        self._change = change
-        self._drop_draft = drop_draft
-        self._drafts = drafts
-
-    def keep(self) -> None:
-        self._change.keep()
-        if self._drop_draft:
-            self._drafts.remove(self._drop_draft)
-
-    def undo(self) -> None:
-        self._change.undo()
 
 
 class Deployer:
@@ -178,7 +150,7 @@ class Deployer:
         folder = self.find(name)
         if folder is None:
             raise not_found(f"there is no model '{name}' in a local repository")
-        text, problem, config = _read_text(folder / CONFIG_FILE) or "", "", None
+        text, problem, config = read_text(folder / CONFIG_FILE) or "", "", None
         try:
             config = self._view(text, folder)
         except NaiadError as error:
@@ -191,7 +163,7 @@ class Deployer:
             base=text_hash(text),
             versions=list(scan_model(folder).versions),
             config=config,
-            requirements=_read_text(folder / REQUIREMENTS) or "",
+            requirements=read_text(folder / REQUIREMENTS) or "",
             problem=problem,
         )
 
@@ -247,14 +219,14 @@ class Deployer:
         with self._staging() as root:
             folder = root / item
             for target, content in starter_files(STARTERS[item]).items():
-                _write(folder / target, content)
+                write_content(folder / target, content)
             found = self._inspect_folder(folder, item, [], [])
             return msgspec.structs.replace(found, name=item)
 
     def _inspect_folder(
         self, folder: Path, name: str, files: list[FoundFile], examples: list[Example]
     ) -> Found:
-        text = _read_text(folder / CONFIG_FILE) or ""
+        text = read_text(folder / CONFIG_FILE) or ""
         view = self._view(text, folder)
         if not view.inputs and not view.outputs:
             if not examples and _is_torchscript(folder):
@@ -304,7 +276,7 @@ class Deployer:
             parsed = self._view(proposal.text, proposal.folder)
         with self._staging() as root:
             folder = root / name
-            self._mirror(proposal, folder)
+            proposal.mirror(folder)
             problems = self._check(root, name)
             if parsed is not None:
                 memory = self._estimate(proposal, folder)
@@ -323,7 +295,7 @@ class Deployer:
             command=command_line(
                 proposal.folder,
                 proposal.text if is_changed else None,
-                _shown_copies(proposal),
+                proposal.shown_copies(),
                 spec.version,
                 address,
             ),
@@ -331,7 +303,7 @@ class Deployer:
             version=spec.version,
         )
 
-    def _propose(self, name: str, spec: Spec) -> _Proposal:
+    def _propose(self, name: str, spec: Spec) -> Proposal:
         """Raises NaiadError."""
         folder = self.find(name)
         if folder is None:
@@ -339,8 +311,7 @@ class Deployer:
                 raise not_found(f"there is no model '{name}' in a local repository")
             check_new_name(name)
             folder = self._repository(spec.repository) / name
-        drafts = self._drafts[folder.parent]
-        old_text = _read_text(folder / CONFIG_FILE)
+        old_text = read_text(folder / CONFIG_FILE)
         if spec.base and spec.base != text_hash(old_text or ""):
             raise NaiadError(
                 Code.ALREADY_EXISTS,
@@ -355,6 +326,8 @@ class Deployer:
             contents[REQUIREMENTS] = spec.environment.requirements
         elif spec.environment is not None and spec.environment.kind == "archive":
             files[archive_name(spec.environment)] = self._environment_archive(spec, folder)
+        has_requirements = (folder / REQUIREMENTS).is_file() and spec.environment is not None
+        removed = [REQUIREMENTS] if has_requirements and REQUIREMENTS not in contents else []
         text = spec.text
         if text is None:
             base = old_text if old_text is not None else start
@@ -363,7 +336,7 @@ class Deployer:
             new.CopyFrom(old)
             apply_spec(spec, new)
             text = edit_text(base, old, new)
-        return _Proposal(
+        return Proposal(
             name=name,
             spec=spec,
             folder=folder,
@@ -371,7 +344,7 @@ class Deployer:
             text=text,
             files=files,
             contents=contents,
-            drafts=drafts,
+            removed=removed,
         )
 
     def _source(self, spec: Spec) -> tuple[dict[str, Path], dict[str, str | bytes], str]:
@@ -382,7 +355,7 @@ class Deployer:
                 sent = _model_files(self.drafts(source.value).complete_files(source.value))
                 layout = plan_layout(sent)
                 files = {layout.target(path, spec.version): file for path, file in sent.items()}
-                start = _read_text(files[CONFIG_FILE]) if CONFIG_FILE in files else None
+                start = read_text(files[CONFIG_FILE]) if CONFIG_FILE in files else None
                 if start is None:
                     start = llm_config(".") if layout.is_checkpoint else ""
                 return files, {}, start
@@ -422,8 +395,8 @@ class Deployer:
     ) -> None:
         """A version that exists is never changed: what serves from it must not change under it."""
         for target in (*files, *contents):
-            top, _, rest = target.partition("/")
-            if rest and top.isdigit() and (folder / top).exists():
+            top = target.partition("/")[0]
+            if is_in_version(target) and (folder / top).exists():
                 raise invalid_arg(
                     f"version: version {top} of '{folder.name}' exists already; choose another"
                 )
@@ -438,24 +411,6 @@ class Deployer:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _mirror(self, proposal: _Proposal, folder: Path) -> None:
-        """The model as it would be, made of links."""
-        folder.mkdir()
-        if proposal.folder.is_dir():
-            for entry in proposal.folder.iterdir():
-                if entry.name != CONFIG_FILE and entry.name not in proposal.contents:
-                    (folder / entry.name).symlink_to(entry.absolute())
-        (folder / str(proposal.spec.version)).mkdir(exist_ok=True)
-        for target, file in proposal.files.items():
-            link_or_copy(file, folder / target)
-        for target, content in proposal.contents.items():
-            _write(folder / target, content)
-        _write(folder / CONFIG_FILE, proposal.text)
-        if "ensemble_scheduling" in proposal.text:
-            for entry in proposal.folder.parent.iterdir():
-                if entry.is_dir() and not entry.name.startswith(".") and entry.name != folder.name:
-                    (folder.parent / entry.name).symlink_to(entry.absolute())
 
     def _check(self, root: Path, name: str) -> list[PreviewProblem]:
         backends = frozenset(BACKENDS) | self._options.other_backends
@@ -475,7 +430,7 @@ class Deployer:
             if finding.model == name
         ]
 
-    def _estimate(self, proposal: _Proposal, folder: Path) -> Estimate:
+    def _estimate(self, proposal: Proposal, folder: Path) -> Estimate:
         config = parse_text(proposal.text, ModelConfig, "").message
         with contextlib.suppress(NaiadError):
             fill_backend(config, folder.name, _newest_files(folder))
@@ -492,59 +447,24 @@ class Deployer:
         if not proposal.is_new and not os.access(proposal.folder, os.W_OK | os.X_OK):
             raise NaiadError(Code.PERMISSION_DENIED, f"the server may not write to '{name}'")
         change = Change(proposal.folder.parent)
+        is_new = proposal.is_new
         try:
-            is_new = proposal.is_new
-            if is_new:
-                self._place_new(proposal, change)
-            else:
-                self._place_edit(proposal, change)
+            proposal.place(change)
         except OSError as error:
             change.undo()
             raise invalid_arg(f"the files cannot be written: {error}") from error
         except BaseException:
             change.undo()
             raise
-        source = spec.source
-        return Placed(
-            change,
-            is_new=is_new,
-            drop_draft=source.value if source.kind == "files" else "",
-            drafts=proposal.drafts,
-        )
+        return Placed(change, is_new=is_new, drop=partial(self._drop_drafts, spec))
 
-    def _place_new(self, proposal: _Proposal, change: Change) -> None:
-        staged = change.stage(proposal.name)
-        (staged / str(proposal.spec.version)).mkdir(parents=True)
-        for target, file in proposal.files.items():
-            link_or_copy(file, staged / target)
-        for target, content in proposal.contents.items():
-            _write(staged / target, content)
-        if proposal.text:
-            _write(staged / CONFIG_FILE, proposal.text)
-        change.put(staged, proposal.folder)
-
-    def _place_edit(self, proposal: _Proposal, change: Change) -> None:
-        """A new version appears as a whole, before the config that may name it."""
-        staged = change.stage(proposal.name)
-        version = str(proposal.spec.version)
-        loose: list[str] = []
-        for target, file in proposal.files.items():
-            link_or_copy(file, staged / target)
-        for target, content in proposal.contents.items():
-            if _read_bytes(proposal.folder / target) != _bytes(content):
-                _write(staged / target, content)
-        if not (proposal.folder / version).exists():
-            (staged / version).mkdir(parents=True, exist_ok=True)
-            change.put(staged / version, proposal.folder / version)
-        if proposal.text != proposal.old_text:
-            staged.mkdir(exist_ok=True)
-            _write(staged / CONFIG_FILE, proposal.text)
-        if staged.is_dir():
-            loose = sorted(
-                path.relative_to(staged).as_posix() for path in staged.rglob("*") if path.is_file()
-            )
-        for target in loose:
-            change.put(staged / target, proposal.folder / target)
+    def _drop_drafts(self, spec: Spec) -> None:
+        ids = {spec.source.value} if spec.source.kind == "files" else set()
+        if spec.environment is not None and spec.environment.archive:
+            ids.add(spec.environment.archive.partition("/")[0])
+        for drafts in self._drafts.values():
+            for draft_id in ids:
+                drafts.remove(draft_id)
 
 
 def text_hash(text: str) -> str:
@@ -615,16 +535,6 @@ def _stage_files(folder: Path, layout: Layout, files: dict[str, Path], version: 
         link_or_copy(file, folder / layout.target(path, version))
 
 
-def _shown_copies(proposal: _Proposal) -> list[tuple[str, str]]:
-    """What a person would copy: the files under the names that they had."""
-    copies: list[tuple[str, str]] = []
-    for target, file in sorted(proposal.files.items()):
-        parts = file.parts
-        index = parts.index("files") + 1 if "files" in parts else len(parts) - 1
-        copies.append(("/".join(parts[index:]), target))
-    return copies
-
-
 def _versioned(target: str, version: int) -> str:
     return f"{version}/{target[2:]}" if target.startswith("1/") else target
 
@@ -635,24 +545,3 @@ def _newest_files(folder: Path) -> list[str]:
         return os.listdir(versions[max(versions)]) if versions else []
     except OSError:
         return []
-
-
-def _read_text(path: Path) -> str | None:
-    content = _read_bytes(path)
-    return None if content is None else content.decode("utf-8", "surrogateescape")
-
-
-def _read_bytes(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
-
-
-def _bytes(content: str | bytes) -> bytes:
-    return content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
-
-
-def _write(path: Path, content: str | bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(_bytes(content))
