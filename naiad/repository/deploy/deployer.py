@@ -20,8 +20,6 @@ from pathlib import Path
 
 import msgspec
 
-from naiad.backends.llm.checkpoint import find_local
-from naiad.backends.torch.archive import FileKind, file_kind
 from naiad.errors import Code, NaiadError, invalid_arg, not_found
 from naiad.ipc.completion_request import Example
 from naiad.pb.model_config_pb2 import ModelConfig
@@ -34,10 +32,10 @@ from naiad.repository.deploy.catalogue import STARTERS
 from naiad.repository.deploy.change import Change, link_or_copy, recover
 from naiad.repository.deploy.command_line import command_line
 from naiad.repository.deploy.config_text import edit_text, unified_diff
-from naiad.repository.deploy.draft import ENVIRONMENT_FOLDER, HIDDEN_FOLDER, DraftLimits, Drafts
+from naiad.repository.deploy.draft import HIDDEN_FOLDER, DraftLimits, Drafts
 from naiad.repository.deploy.inspection import read_from_model
 from naiad.repository.deploy.layout import Layout, plan_layout
-from naiad.repository.deploy.llm_config import checkpoint_name, llm_config
+from naiad.repository.deploy.llm_config import llm_config
 from naiad.repository.deploy.memory_estimate import Estimate, estimate_memory
 from naiad.repository.deploy.preview import (
     Existing,
@@ -53,6 +51,13 @@ from naiad.repository.deploy.proposal import (
     is_in_version,
     read_text,
     write_content,
+)
+from naiad.repository.deploy.source import (
+    inspect_checkpoint,
+    is_torchscript,
+    model_files,
+    read_source,
+    suggest_name,
 )
 from naiad.repository.deploy.spec import (
     Source,
@@ -185,11 +190,11 @@ class Deployer:
             case "files":
                 return self._inspect_files(source.value, examples)
             case "checkpoint" | "hub":
-                return _inspect_checkpoint(source)
+                return inspect_checkpoint(source)
             case "catalogue":
                 if source.value in STARTERS:
                     return self._inspect_starter(source.value)
-                return _inspect_checkpoint(source)
+                return inspect_checkpoint(source)
         existing = self.read_existing(source.value)
         return Found(
             backend=existing.config.backend if existing.config else "",
@@ -200,7 +205,7 @@ class Deployer:
 
     def _inspect_files(self, draft_id: str, examples: list[Example]) -> Found:
         drafts = self.drafts(draft_id)
-        files = _model_files(drafts.complete_files(draft_id))
+        files = model_files(drafts.complete_files(draft_id))
         layout = plan_layout(files)
         shown = [
             FoundFile(path, layout.target(path, 1), file.stat().st_size)
@@ -229,7 +234,7 @@ class Deployer:
         text = read_text(folder / CONFIG_FILE) or ""
         view = self._view(text, folder)
         if not view.inputs and not view.outputs:
-            if not examples and _is_torchscript(folder):
+            if not examples and is_torchscript(folder):
                 return Found(
                     backend=view.backend, name=name, files=files, config=view, needs_example=True
                 )
@@ -318,7 +323,8 @@ class Deployer:
                 f"{name}/{CONFIG_FILE} was changed by somebody else since this form was opened; "
                 "open the model again to see it",
             )
-        files, contents, start = self._source(spec)
+        source = read_source(spec, self.drafts)
+        files, contents = source.files, source.contents
         contents.pop(CONFIG_FILE, None)
         files.pop(CONFIG_FILE, None)
         self._check_targets(folder, files, contents)
@@ -330,7 +336,7 @@ class Deployer:
         removed = [REQUIREMENTS] if has_requirements and REQUIREMENTS not in contents else []
         text = spec.text
         if text is None:
-            base = old_text if old_text is not None else start
+            base = old_text if old_text is not None else source.config
             old = parse_text(base, ModelConfig, f"{name}/{CONFIG_FILE}").message
             new = ModelConfig()
             new.CopyFrom(old)
@@ -346,35 +352,6 @@ class Deployer:
             contents=contents,
             removed=removed,
         )
-
-    def _source(self, spec: Spec) -> tuple[dict[str, Path], dict[str, str | bytes], str]:
-        """Returns (files, contents, the config to start from)."""
-        source = spec.source
-        match source.kind:
-            case "files":
-                sent = _model_files(self.drafts(source.value).complete_files(source.value))
-                layout = plan_layout(sent)
-                files = {layout.target(path, spec.version): file for path, file in sent.items()}
-                start = read_text(files[CONFIG_FILE]) if CONFIG_FILE in files else None
-                if start is None:
-                    start = llm_config(".") if layout.is_checkpoint else ""
-                return files, {}, start
-            case "checkpoint":
-                path = Path(source.value)
-                if not path.is_absolute() or not path.exists():
-                    raise invalid_arg(
-                        f"checkpoint: '{source.value}' is not a path that exists on the server"
-                    )
-                return {}, {}, llm_config(str(path.resolve()))
-            case "hub":
-                return {}, {}, llm_config(_hub_id(source.value))
-            case "catalogue":
-                if source.value not in STARTERS:
-                    return {}, {}, llm_config(source.value)
-                starter = starter_files(STARTERS[source.value])
-                contents = {_versioned(t, spec.version): text for t, text in starter.items()}
-                return {}, contents, str(starter.get(CONFIG_FILE, ""))
-        return {}, {}, ""
 
     def _environment_archive(self, spec: Spec, folder: Path) -> Path:
         assert spec.environment is not None
@@ -471,72 +448,10 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def suggest_name(text: str) -> str:
-    """A name that a new model may have, as near to the text as possible; may be empty."""
-    name = "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())
-    while "--" in name:
-        name = name.replace("--", "-")
-    name = name.strip("-")[:63].strip("-")
-    return name if len(name) >= 2 else ""
-
-
-def _inspect_checkpoint(source: Source) -> Found:
-    value = source.value
-    if source.kind == "hub":
-        value = _hub_id(value)
-    elif source.kind == "checkpoint":
-        path = Path(value)
-        if not path.is_absolute():
-            raise invalid_arg(f"checkpoint: '{value}' is not an absolute path on the server")
-        find_local(value, [Path("/")])
-        if path.is_dir() and not _is_checkpoint(path):
-            raise invalid_arg(
-                f"checkpoint: '{value}' has no config.json and no .gguf file, so it is not a "
-                "checkpoint"
-            )
-        value = str(path.resolve())
-    view = view_config(parse_text(llm_config(value), ModelConfig, "").message, "llm")
-    note = "" if source.kind != "hub" else "It is downloaded when it is loaded."
-    return Found(backend="llm", name=suggest_name(checkpoint_name(value)), config=view, note=note)
-
-
-def _is_checkpoint(path: Path) -> bool:
-    names = ("config.json", "openvino_model.xml")
-    return any((path / name).is_file() for name in names) or any(path.glob("*.gguf"))
-
-
-def _is_torchscript(folder: Path) -> bool:
-    """TorchScript does not record shapes, so there is no need to open it."""
-    try:
-        file = folder / "1" / "model.pt"
-        return file_kind(str(file), file.name) is FileKind.TORCHSCRIPT
-    except NaiadError:
-        return False
-
-
-def _hub_id(text: str) -> str:
-    try:
-        is_id = find_local(text, []) is None
-    except NaiadError:
-        is_id = False
-    if not is_id:
-        raise invalid_arg(f"hub: '{text}' is not the id of a hub repository, such as org/model")
-    return text
-
-
-def _model_files(files: dict[str, Path]) -> dict[str, Path]:
-    """Without the archives of Python environments."""
-    return {path: file for path, file in files.items() if not path.startswith(ENVIRONMENT_FOLDER)}
-
-
 def _stage_files(folder: Path, layout: Layout, files: dict[str, Path], version: int) -> None:
     (folder / str(version)).mkdir(parents=True)
     for path, file in files.items():
         link_or_copy(file, folder / layout.target(path, version))
-
-
-def _versioned(target: str, version: int) -> str:
-    return f"{version}/{target[2:]}" if target.startswith("1/") else target
 
 
 def _newest_files(folder: Path) -> list[str]:
