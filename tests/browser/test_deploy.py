@@ -17,8 +17,10 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="pip install --group browser")
 from playwright.sync_api import Page, expect
 
+from naiad.keys.api_class import SCOPES
 from tests import onnx_file
 from tests.browser.conftest import EXAMPLES, ROOT, OpenPage
+from tests.browser.test_keys import create_key, sign_in
 from tests.browser.test_playground import SEVEN, draw
 from tests.server.harness import (
     Server,
@@ -303,3 +305,22 @@ def test_the_keyboard_alone_deploys_from_the_catalogue(server: Server, open_page
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Send").click()
     expect(page.get_by_role("region", name="Response")).to_contain_text("y")
+
+
+def test_the_keys_that_may_use_a_model_are_ticked(open_page: OpenPage, tmp_path: Path) -> None:
+    file, repository = tmp_path / "keys.json", tmp_path / "repository"
+    repository.mkdir()
+    admin = create_key(file, "admin", ",".join(SCOPES))
+    create_key(file, "team", "inference", "--models", "other")
+    with naiad([str(repository)], [f"--api-key-file={file}"]) as server:
+        page = open_page(server, "deploy")
+        sign_in(page, admin)
+        page.get_by_role("tab", name="Catalogue").click()
+        page.get_by_role("button", name="Use double", exact=True).click()
+        expect(page.get_by_label("admin by its pattern *")).to_be_disabled(timeout=20_000)
+        page.get_by_label("team may use other").check()
+        press_deploy(page)
+        expect(page.get_by_role("link", name="Try it in the playground")).to_be_visible(
+            timeout=30_000
+        )
+        assert '"models":["other","double"]' in file.read_text().replace(" ", "").replace("\n", "")

@@ -386,3 +386,29 @@ def test_models_load_and_unload_in_every_control_mode(server: Server) -> None:
     assert not server.is_ready("/v2/models/add_sub/ready")
     status, body = client.call("POST", "models/nowhere/load")
     assert (status, "failed to poll from model repository" in body["error"]) == (500, True)
+
+
+def create_key(file: Path, name: str, *options: str) -> dict[str, str]:
+    command = naiad_command("key", "create", name, *options, "--api-key-file", str(file))
+    done = subprocess.run(
+        command, env=naiad_environment(), capture_output=True, text=True, check=True
+    )
+    return {"Authorization": f"Bearer {done.stdout.strip()}"}
+
+
+def test_a_key_deploys_only_models_of_its_patterns(repository: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    reader = create_key(file, "reader")
+    owner = create_key(file, "owner", "--scopes", "model-repository", "--models", "net-*")
+    spec = {"source": {"kind": "catalogue", "value": "double"}}
+    with naiad([str(repository)], [f"--api-key-file={file}"]) as server:
+        assert DeployClient(server).call("POST", "drafts", {})[0] == 401
+        status, body = DeployClient(server, reader).call("POST", "models/net-1/deploy", spec)
+        assert (status, "scope 'model-repository'" in body["error"]) == (403, True)
+        client = DeployClient(server, owner)
+        assert client.call("POST", "models/other/deploy", spec)[0] in (400, 404)
+        assert client.call("GET", "models/add_sub/form")[0] in (400, 404)
+        assert client.call("POST", "models/add_sub/unload")[0] in (400, 404)
+        done = client.deploy("net-1", **spec)
+        assert done["state"] == "done", done
+    assert not (repository / "other").exists()
