@@ -242,10 +242,9 @@ async function inspect(source, problem, redraw, examples = []) {
     if (form.found.config) useConfig(form.found.config, false);
     if (!form.isNamed) { form.name = form.found.name; await findExisting(); }
     redraw();
-    return true;
+    if (!form.name) document.querySelector("[data-path=name]")?.focus();
   } catch (error) {
     problem.replaceChildren(problemBox(error));
-    return false;
   }
 }
 
