@@ -180,6 +180,7 @@ class Console:
         log.observe(None)
         self.live.stop()
         self._measure.stop()
+        self._deploy_routes.stop()
         for task in self._tasks:
             task.cancel()
 

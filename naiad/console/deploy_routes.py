@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
@@ -35,6 +36,7 @@ from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 
 MAX_BODY_BYTES = 4 << 20
+MAX_THREADS = 8
 _PRIVATE = JSON_TYPE + b"Cache-Control: no-store\r\n"
 _OFF = (
     "deploying through the console is switched off; start the server with "
@@ -96,6 +98,8 @@ class DeployRoutes:
         self._deployer = deployer
         self._start = start
         self._deployments = Deployments(start, partial(self._build, log_tail))
+        # Reading a large model takes long. The server's own threads must stay free for loads.
+        self._threads = ThreadPoolExecutor(MAX_THREADS, "deploy")
 
     def entries(self) -> list[Entry]:
         api, scope = "/console/api", MODEL_REPOSITORY
@@ -117,6 +121,11 @@ class DeployRoutes:
             Entry("POST", f"{model}/load", scope, simple(self._load, body)),
             Entry("POST", f"{model}/unload", scope, simple(self._unload, body)),
         ]
+
+    def stop(self) -> None:
+        if self._deployer is not None:
+            self._deployer.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _build(self, log_tail: LogTail, name: str, spec: Any, address: str) -> Deployment:
         return Deployment(name, spec, self._require_deployer(), self._repository, log_tail, address)
@@ -243,7 +252,12 @@ class DeployRoutes:
     # How they run.
 
     def _thread(self, exchange: Exchange, work: Callable[[], Any]) -> None:
-        self._respond(exchange, asyncio.to_thread(work))
+        loop = asyncio.get_running_loop()
+
+        async def run() -> Any:
+            return await loop.run_in_executor(self._threads, work)
+
+        self._respond(exchange, run())
 
     def _respond(self, exchange: Exchange, work: Coroutine[Any, Any, Any]) -> None:
         def respond(document: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 MAX_FILE_BYTES = 1 << 30
@@ -32,9 +33,31 @@ except Exception as error:
 def session_fault(path: Path) -> str:
     if path.stat().st_size > MAX_FILE_BYTES:
         return ""
+    # Weights may be in other files of the folder.
+    parts = [file.stat() for file in sorted(path.parent.iterdir()) if file.is_file()]
+    key = tuple((part.st_dev, part.st_ino, part.st_mtime_ns, part.st_size) for part in parts)
+    return _open(_File(path, key))
+
+
+class _File:
+    """A path that counts as the files in its folder, so that a model is opened once however often
+    and under whichever link it is checked."""
+
+    def __init__(self, path: Path, key: tuple[tuple[int, ...], ...]) -> None:
+        self.path, self._key = path, (path.name, key)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _File) and other._key == self._key
+
+
+@lru_cache(maxsize=64)
+def _open(file: _File) -> str:
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-c", _CODE, str(path)],
+            [sys.executable, "-P", "-c", _CODE, str(file.path)],
             capture_output=True,
             timeout=LIMIT_S,
             check=False,

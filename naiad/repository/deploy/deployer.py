@@ -33,7 +33,7 @@ from naiad.repository.deploy.change import Change, link_or_copy, recover
 from naiad.repository.deploy.command_line import command_line
 from naiad.repository.deploy.config_text import edit_text, unified_diff
 from naiad.repository.deploy.draft import HIDDEN_FOLDER, DraftLimits, Drafts
-from naiad.repository.deploy.inspection import read_from_model
+from naiad.repository.deploy.inspection import Readers, read_from_model
 from naiad.repository.deploy.layout import Layout, plan_layout
 from naiad.repository.deploy.llm_config import llm_config
 from naiad.repository.deploy.memory_estimate import Estimate, estimate_memory
@@ -88,13 +88,17 @@ class Deployer:
         opens a model file."""
         self._folders = list(folders)
         self._options = options
-        self._environment = environment
+        self._readers = Readers(environment)
         self.limits = limits
         self._drafts = {folder: Drafts(folder, limits) for folder in self._folders}
 
     @property
     def gpus(self) -> tuple[int, ...]:
         return self._options.gpus
+
+    def stop(self) -> None:
+        """Ends the processes that read models."""
+        self._readers.stop()
 
     def recover(self) -> None:
         """Undoes what a server that was killed had begun."""
@@ -239,7 +243,7 @@ class Deployer:
                     backend=view.backend, name=name, files=files, config=view, needs_example=True
                 )
             try:
-                config = read_from_model(folder, examples, self._environment)
+                config = read_from_model(folder, examples, self._readers)
             except InvalidConfigError as error:
                 raise invalid_arg(error.message) from None
             except NaiadError as error:

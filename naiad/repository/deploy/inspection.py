@@ -29,12 +29,48 @@ completes its config each time it is loaded."""
 LIMIT_S = 600.0
 
 
+class Readers:
+    """The processes that read model files now, so that the end of the server can end them."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """`environment` holds their variables; None means those of this process."""
+        self._environment = environment
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._is_stopped = False
+
+    def run(self, command: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:
+        """Raises subprocess.TimeoutExpired."""
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment,
+        )
+        self._processes.add(process)
+        try:
+            if self._is_stopped:
+                process.kill()
+            out, errors = process.communicate(content, timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise
+        finally:
+            self._processes.discard(process)
+        return subprocess.CompletedProcess(command, process.returncode, out, errors)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        for process in list(self._processes):
+            process.kill()
+
+
 def read_from_model(
-    model_dir: Path, examples: list[Example], environment: Mapping[str, str] | None = None
+    model_dir: Path, examples: list[Example], readers: Readers | None = None
 ) -> ModelConfig | None:
     """Returns the config with what the model file declares; None if the backend cannot read the
-    model file. `examples` are inputs for a file that declares no shapes. `environment` holds the
-    variables of the process that reads it; None means those of this process. Blocks. Raises
+    model file. `examples` are inputs for a file that declares no shapes. Blocks. Raises
     NaiadError."""
     file = read_model_config(model_dir, options=ConfigOptions())
     config = file.config
@@ -52,7 +88,8 @@ def read_from_model(
         config_to_json(config),
         config.default_model_filename,
     )
-    completion = _complete(CompletionRequest(config.backend, arguments, examples), environment)
+    request = CompletionRequest(config.backend, arguments, examples)
+    completion = _complete(request, readers or Readers())
     if completion.error:
         raise invalid_arg(completion.error)
     apply_auto_complete(config, completion.fields)
@@ -61,20 +98,11 @@ def read_from_model(
     return config
 
 
-def _complete(
-    request: CompletionRequest, environment: Mapping[str, str] | None
-) -> CompletionResult:
+def _complete(request: CompletionRequest, readers: Readers) -> CompletionResult:
     """Reads the model file in another process, because a bad file may crash the backend."""
     command = [sys.executable, "-P", "-m", "naiad.worker.completion"]
     try:
-        finished = subprocess.run(
-            command,
-            input=msgspec.json.encode(request),
-            capture_output=True,
-            check=False,
-            timeout=LIMIT_S,
-            env=environment,
-        )
+        finished = readers.run(command, msgspec.json.encode(request))
     except subprocess.TimeoutExpired:
         return CompletionResult(error=f"reading the model took more than {LIMIT_S:.0f} s")
     if finished.returncode < 0:

@@ -17,10 +17,10 @@ from naiad.machine.memory import machine_memory_bytes
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 PROCESS_BYTES = {
-    "python": 40 << 20,
-    "onnxruntime": 70 << 20,
+    "python": 32 << 20,
+    "onnxruntime": 56 << 20,
     "openvino": 150 << 20,
-    "pytorch": 300 << 20,
+    "pytorch": 200 << 20,
     "llm": 700 << 20,
 }
 """A worker without a model: the interpreter and the libraries of its backend."""
