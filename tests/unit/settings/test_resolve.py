@@ -28,6 +28,8 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "cors-allow-origin": ("https://App.example.com", ("https://app.example.com",)),
     "allow-file-override": ("false", "false"),
     "console": ("false", "false"),
+    "console-max-upload-size": ("1048576", 1048576),
+    "console-allow-pickle": ("true", True),
     "id": ("naiad", "naiad"),
     "exit-timeout-secs": ("7", 7),
     "drain-delay-secs": ("2.5", 2.5),
