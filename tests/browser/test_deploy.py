@@ -224,7 +224,6 @@ def test_a_name_that_exists_becomes_a_new_version(
     server: Server, open_page: OpenPage, repository: Path
 ) -> None:
     page = open_page(server, "deploy")
-    shutil.copytree(repository / "digits", repository / "counted")
     expect(page.locator("#connection")).to_have_text("Ready")
     drop(page, "counted.onnx", (repository / "digits/1/model.onnx").read_bytes())
     name = page.locator("[data-path=name]")
@@ -236,7 +235,6 @@ def test_a_name_that_exists_becomes_a_new_version(
     assert (repository / "digits/2/model.onnx").exists()
     assert server.get("/v2/models/digits/versions/2/ready")[0] == 200
     shutil.rmtree(repository / "digits/2")
-    shutil.rmtree(repository / "counted")
 
 
 def test_the_form_survives_a_server_that_was_killed(open_page: OpenPage, tmp_path: Path) -> None:
