@@ -13,6 +13,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import time
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,9 @@ from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.repository.deploy.draft import HIDDEN_FOLDER
 
 _STAGE = "stage-"
+LOOK = "look-"
+"""The names of folders in which a model is only looked at begin so."""
+MAX_LOOK_S = 3600.0
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -104,6 +108,9 @@ def recover(repository: Path) -> None:
     hidden = repository / HIDDEN_FOLDER
     if not hidden.is_dir():
         return
+    for folder in hidden.glob(f"{LOOK}*"):
+        if time.time() - folder.stat().st_mtime > MAX_LOOK_S:
+            shutil.rmtree(folder, ignore_errors=True)
     for folder in sorted(hidden.glob(f"{_STAGE}*")):
         try:
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

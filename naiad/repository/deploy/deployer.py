@@ -29,7 +29,7 @@ from naiad.repository.config.config import ConfigOptions
 from naiad.repository.config.pbtxt import parse_text
 from naiad.repository.config.problem import InvalidConfigError
 from naiad.repository.deploy.catalogue import STARTERS
-from naiad.repository.deploy.change import Change, link_or_copy, recover
+from naiad.repository.deploy.change import LOOK, Change, link_or_copy, recover
 from naiad.repository.deploy.command_line import command_line
 from naiad.repository.deploy.config_text import edit_text, unified_diff
 from naiad.repository.deploy.draft import HIDDEN_FOLDER, DraftLimits, Drafts
@@ -387,7 +387,7 @@ class Deployer:
         """A folder in a repository's file system, for as long as something is looked at."""
         parent = self._repository("") / HIDDEN_FOLDER
         parent.mkdir(mode=0o700, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="look-", dir=parent))
+        folder = Path(tempfile.mkdtemp(prefix=LOOK, dir=parent))
         try:
             yield folder
         finally:
