@@ -22,7 +22,10 @@ def test_ordinary_paths_pass(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["", "/a", "..", "a/../b", "a//b", "a/", "./a", "a\\b", "C:/a", ".git/x", "a/.b", "a\nb", "x" * 201],
+    [
+        "", "/a", "..", "a/../b", "a//b", "a/", "./a", "a\\b", "C:/a", ".git/x", "a/.b", "a\nb",
+        "x" * 201,
+    ],
 )  # fmt: skip
 def test_other_paths_are_refused(path: str) -> None:
     with pytest.raises(NaiadError, match="is refused"):
