@@ -436,7 +436,7 @@ function keySection() {
       return h("label", null, h("input", {type: "checkbox", checked: Boolean(already), disabled: Boolean(already) && !isOwn, onchange: event => {
         const models = event.target.checked ? [...key.models, form.name] : key.models.filter(model => model !== form.name);
         form.keys = new Map([...form.keys, [key.token, models]]);
-      }}), key.key_alias, h("span", {class: "sub"}, already ? `by its pattern ${already}` : `may use ${key.models.join(", ")}`));
+      }}), `${key.key_alias} `, h("span", {class: "sub"}, already ? `by its pattern ${already}` : `may use ${key.models.join(", ")}`));
     }))));
   }, error => box.replaceChildren(problemBox(error)));
   return box;
