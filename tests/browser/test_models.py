@@ -13,7 +13,14 @@ pytest.importorskip("playwright.sync_api", reason="pip install --group browser")
 from playwright.sync_api import expect
 
 from tests.browser.conftest import OPTIONS, OpenPage
-from tests.server.harness import Server, free_ports, naiad_command, naiad_environment, port_flags
+from tests.server.harness import (
+    Server,
+    free_ports,
+    naiad,
+    naiad_command,
+    naiad_environment,
+    port_flags,
+)
 
 MAX_FIRST_PAGE_BYTES = 150_000
 MAX_FIRST_PAGE_S = 0.5
@@ -124,3 +131,36 @@ def test_the_first_page_is_small_and_fast(server: Server, open_page: OpenPage) -
     paths = ["/console", *(url.split(server.http)[1] for url in urls if "/static/" in url)]
     assert len(paths) > 5
     assert sum(len(server.get(path)[1]) for path in paths) < MAX_FIRST_PAGE_BYTES
+
+
+def test_lists_services_with_their_addresses(
+    server: Server, open_page: OpenPage, repository: Path
+) -> None:
+    page = open_page(server, "models")
+    page.get_by_role("tab", name="Services").click()
+    row = page.get_by_role("row").filter(has_text="digit_reader")
+    expect(row).to_contain_text("/v2/models/digit_reader/infer")
+    expect(row).to_contain_text(f"{repository}/digit_reader")
+    expect(row).to_contain_text("none, this machine only")
+    expect(row).to_contain_text(" ago")
+    page.get_by_role("button", name="Copy the address of add_sub").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == f"http://{server.http}/v2/models/add_sub/infer"
+    page.get_by_label("Framework").select_option("ensemble")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_label("Framework").select_option("")
+    page.get_by_label("State").select_option("failed")
+    expect(page.locator("tbody tr")).to_have_count(2)
+
+
+def test_a_long_list_has_pages(open_page: OpenPage, tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"model{number:02}" / "1").mkdir(parents=True)
+    with naiad([str(tmp_path)], ["--model-control-mode=explicit"]) as started:
+        page = open_page(started, "models")
+        expect(page.locator("tbody tr")).to_have_count(25)
+        page.get_by_role("button", name="Next").click()
+        expect(page.locator("tbody tr")).to_have_count(5)
+        expect(page.get_by_text("26 to 30 of 30")).to_be_visible()
+        page.get_by_role("searchbox", name="Search models").fill("model07")
+        expect(page.locator("tbody tr")).to_have_count(1)
