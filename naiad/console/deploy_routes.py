@@ -292,4 +292,8 @@ def _number(query: dict[str, str], name: str) -> int:
 
 
 def _address(exchange: Exchange) -> str:
-    return exchange.header("host") or "127.0.0.1:8000"
+    """The server as the client calls it, for curl."""
+    address = f"http://{exchange.header('host') or '127.0.0.1:8000'}"
+    if exchange.identity is None:
+        return address
+    return f'-H "Authorization: Bearer $NAIAD_API_KEY" {address}'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 _END = "END_OF_CONFIG"
 
@@ -13,7 +14,7 @@ def command_line(
     folder: Path, config: str | None, copies: Sequence[tuple[str, str]], version: int, address: str
 ) -> str:
     """`copies` are (file, target in the model's folder). `config` is None if config.pbtxt stays as
-    it is."""
+    it is. `address` is that of the server, with the options of curl that it needs."""
     quoted = shlex.quote(str(folder))
     lines = [f"mkdir -p {quoted}/{version}"]
     folders = sorted({str(Path(target).parent) for _, target in copies} - {".", str(version)})
@@ -23,6 +24,6 @@ def command_line(
         lines += [f"cat > {quoted}/config.pbtxt <<'{_END}'", config.rstrip("\n"), _END]
     lines += [
         f"naiad check {shlex.quote(str(folder.parent))}",
-        f"curl -X POST http://{address}/console/api/models/{folder.name}/load",
+        f"curl -X POST {address}/console/api/models/{quote(folder.name)}/load",
     ]
     return "\n".join(lines) + "\n"
