@@ -8,6 +8,7 @@ Rule: only names, tables of contents and first bytes are read. Nothing is unpick
 from __future__ import annotations
 
 import re
+import zipfile
 from pathlib import Path, PurePosixPath
 
 from naiad.backends.torch.archive import FileKind, file_kind, require_no_pickle
@@ -78,6 +79,8 @@ def _is_bare_pickle(file: Path, suffix: str) -> bool:
 
 def _has_pickled_data(file: Path) -> bool:
     """Whether this is a zip file with a data.pkl, under any name."""
+    if not zipfile.is_zipfile(file):
+        return False
     try:
         return file_kind(str(file), file.name) is FileKind.PICKLE
     except NaiadError:
