@@ -107,7 +107,7 @@ class HttpFrontend:
             budget=core.budget,
         )
 
-    def _entries(self, *, has_console: bool) -> list[Entry]:
+    def _entries(self, *, has_console: bool = False) -> list[Entry]:
         metadata, repository, memory = MetadataRoutes(self._core), self._repository, self._memory
         settings = SettingRoutes(self._core)
         return [
