@@ -8,6 +8,7 @@ import pickle
 import re
 import shutil
 import signal
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,7 +96,9 @@ def digit_model() -> bytes:
         torch.nn.functional.cross_entropy(model(large), labels).backward()
         optimizer.step()
     out = io.BytesIO()
-    torch.jit.save(torch.jit.script(model.eval()), out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is, but people have files
+        torch.jit.save(torch.jit.script(model.eval()), out)
     return out.getvalue()
 
 
