@@ -358,6 +358,44 @@ async def test_a_model_that_no_replica_has_does_not_exist() -> None:
         assert json.loads(reply.body)["error"]["code"] == "model_not_found"
 
 
+async def test_a_request_waits_for_a_model_that_sleeps() -> None:
+    async with routing("a", config=RouterConfig(asleep=("z",))) as rig:
+        waiting = asyncio.create_task(rig.ask("/v2/models/z/infer"))
+        while not rig.core.waiting:
+            await asyncio.sleep(0)
+        assert rig.core.waiting == {"z": 1}
+        models = {"m": frozenset(("1",)), "z": frozenset(("1",))}
+        rig.core.fleet.set_models(rig.replica("a"), models, {})
+        reply = await waiting
+        assert (reply.status, reply.body) == (200, b"a")
+        assert not rig.core.waiting
+
+
+async def test_a_model_that_does_not_wake_is_unavailable() -> None:
+    async with routing("a", config=RouterConfig(asleep=("z",), max_wait_s=0.01)) as rig:
+        reply = await rig.ask("/v2/models/z/infer")
+        assert reply.status == 503
+        assert "Retry-After" in reply.headers
+        assert not rig.core.waiting
+
+
+async def test_few_requests_may_wait_for_a_model_that_sleeps() -> None:
+    async with routing("a", config=RouterConfig(asleep=("z",), max_waiting=0)) as rig:
+        assert (await rig.ask("/v2/models/z/infer")).status == 503
+
+
+async def test_a_client_that_leaves_waits_for_nothing() -> None:
+    async with routing("a", config=RouterConfig(asleep=("z",))) as rig:
+        client = await Client.connect(rig.port)
+        client.request("POST", "/v2/models/z/infer", b"{}", None)
+        while not rig.core.waiting:
+            await asyncio.sleep(0)
+        client.writer.close()
+        async with asyncio.timeout(10):
+            while rig.core.waiting:
+                await asyncio.sleep(0)
+
+
 # Spreading.
 
 
