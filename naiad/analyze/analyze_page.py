@@ -19,6 +19,7 @@ from naiad.analyze.result_tables import (
     detail_table,
     gain_table,
     heading,
+    precision_table,
     present,
     summary_table,
     text,
@@ -43,6 +44,12 @@ _GAIN_NOTE = (
     "The configurations and the default were measured in turns at the same loads. The gain compares"
     " the medians of the rounds, and the range in parentheses is the noise. If the range includes"
     " 0, the configuration is not better."
+)
+
+
+_PRECISION_NOTE = (
+    "Each precision with its best configuration. The divergence is the Kullback-Leibler divergence"
+    " of next-token distributions from those of the unquantized model, the mean over a text."
 )
 
 
@@ -150,6 +157,9 @@ def _sections(part: JobPart, count: int, *, has_details: bool) -> list[str]:
         gains = gain_table(ranked)
         if gains.rows:
             sections.append(card("Gain at equal load", _table(gains), _GAIN_NOTE))
+        if job.precisions:
+            precisions = _table(precision_table(job, ranked))
+            sections.append(card("Speed, memory and divergence", precisions, _PRECISION_NOTE))
         if has_details:
             sections += [
                 card(f"Details: {entry.name}", _table(detail_table(entry)))

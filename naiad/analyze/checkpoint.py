@@ -15,6 +15,7 @@ import msgspec
 
 from naiad.analyze.measurement import Measurement
 from naiad.analyze.metric import Constraints, Objectives
+from naiad.analyze.precision import PrecisionOutcome
 from naiad.settings.option import OptionError
 
 FORMAT = "naiad-analyze/1"
@@ -47,6 +48,8 @@ class CheckpointJob(msgspec.Struct, frozen=True):
     version: str
     space_size: int
     repository: str = ""
+    precisions: list[PrecisionOutcome] = []
+    """What quantization changes, for models whose quantization is searched."""
 
 
 class CheckpointEntry(msgspec.Struct, tag_field="kind"):

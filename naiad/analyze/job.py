@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from naiad.analyze.measurement import MIB, Measurement, ModelOutcome, gpu_figures, load_figures
+from naiad.analyze.precision import Precision, PrecisionOutcome, read_precision
 from naiad.analyze.process_cost import cpu_seconds, memory_bytes
 from naiad.analyze.server import AnalyzedServer, ServerError
 from naiad.analyze.settings import AnalyzedModel, ProfileOptions
@@ -52,6 +53,7 @@ class Workload(msgspec.Struct):
     """Configurations of the models and of their composing models; a model precedes the models that
     it is composed of."""
     space: Space
+    precisions: list[PrecisionOutcome] = []
 
     @property
     def models(self) -> list[str]:
@@ -178,6 +180,7 @@ class Bench:
                     batching,
                     instances,
                     own,
+                    precision=self._precision(model, changed),
                     is_composing=model not in leading,
                 )
             )
@@ -268,7 +271,10 @@ class Bench:
             for spec, result in zip(self._workload.specs, results, strict=True)
         }
         outcomes = [
-            msgspec.structs.replace(outcome, figures=by_model.get(outcome.model, {}))
+            msgspec.structs.replace(
+                outcome,
+                figures=by_model.get(outcome.model, {}) | self._precision_figures(outcome),
+            )
             for outcome in measurement.outcomes
         ]
         error = next((_failure(result) for result in results if _failure(result)), "")
@@ -278,6 +284,21 @@ class Bench:
             figures=figures,
             is_stable=all(result.verdict.is_stable for result in results),
             error=error,
+        )
+
+    def _precision_figures(self, outcome: ModelOutcome) -> dict[str, float]:
+        found = [
+            one.figures
+            for one in self._workload.precisions
+            if (one.model, one.precision) == (outcome.model, outcome.precision)
+        ]
+        return found[0] if found else {}
+
+    def _precision(self, model: str, config: ModelConfig) -> Precision | None:
+        if all(one.model != model for one in self._workload.precisions):
+            return None
+        return read_precision(
+            {name: parameter.string_value for name, parameter in config.parameters.items()}
         )
 
     async def _measure_model(self, spec: AnalyzedModel, trial: SpaceTrial) -> LevelResult:

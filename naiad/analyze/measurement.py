@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from naiad.analyze.precision import Precision
 from naiad.perf.measure.measure import LevelResult
 from naiad.perf.measure.window import Summary
 
@@ -33,6 +34,8 @@ class ModelOutcome(msgspec.Struct, frozen=True):
     values: dict[str, Any] = {}
     """Changed values by dimension; empty for the default configuration."""
     figures: dict[str, float] = {}
+    precision: Precision | None = None
+    """Of a language model whose precision is searched."""
     is_composing: bool = False
     """True for a part of an ensemble or a model that a BLS model calls; it has no load of its
     own."""

@@ -18,11 +18,23 @@ import uvloop
 
 from naiad import __version__
 from naiad.analyze.brute import Search, brute_search
-from naiad.analyze.checkpoint import Checkpoint, CheckpointError, CheckpointJob, Goal, fingerprint
+from naiad.analyze.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointJob,
+    Goal,
+    fingerprint,
+    job_key,
+)
 from naiad.analyze.config_file import read_config_file
 from naiad.analyze.job import Bench, Workload
 from naiad.analyze.metric import Limit, Objectives
 from naiad.analyze.optuna_search import num_trials, optuna_search
+from naiad.analyze.precision_search import (
+    measure_precisions,
+    searched_precisions,
+    without_unserved,
+)
 from naiad.analyze.progress import SearchProgress
 from naiad.analyze.quick import quick_search
 from naiad.analyze.ranking import rank
@@ -170,8 +182,9 @@ async def _search_group(
 ) -> tuple[CheckpointJob, Workload]:
     workload = await _workload(options, specs, server)
     job = _job(options, workload)
-    known = checkpoint.begin(job)
     bench = Bench(options, workload, server)
+    job = await _with_precisions(options, workload, job, bench, checkpoint)
+    known = checkpoint.begin(job)
     for measurement in known.values():
         bench.recall(measurement)
     progress = SearchProgress(
@@ -211,6 +224,50 @@ async def _workload(
     finally:
         await control.close()
     return Workload(specs, configs, build_space(options, specs, configs))
+
+
+async def _with_precisions(
+    options: ProfileOptions,
+    workload: Workload,
+    job: CheckpointJob,
+    bench: Bench,
+    checkpoint: Checkpoint,
+) -> CheckpointJob:
+    """Measures the precisions that the search may choose, and leaves out those that the device
+    cannot serve. An earlier run's figures are used again."""
+    earlier = checkpoint.history.jobs.get(job_key(job.models))
+    if earlier is not None and earlier.fingerprint == job.fingerprint:
+        workload.precisions = earlier.precisions
+    known = {(one.model, one.precision) for one in workload.precisions}
+    for model, config in workload.configs.items():
+        precisions = searched_precisions(workload.space, model)
+        if not precisions or all((model, one) in known for one in precisions):
+            continue
+        if options.triton_launch_mode != "local":
+            click.echo(
+                f"{model}: divergence is not measured, since the server is remote and its"
+                " checkpoint is not on this disk",
+                err=True,
+            )
+            continue
+        await bench.unload()
+        click.echo(f"{model}: measuring {', '.join(one.text for one in precisions)}", err=True)
+        found = await measure_precisions(
+            config, Path(options.model_repository) / model, precisions, options.divergence_text
+        )
+        for outcome in found:
+            if outcome.reason:
+                left_out = f"{model}: {outcome.precision.text} is left out: {outcome.reason}"
+                click.echo(left_out, err=True)
+        workload.precisions = [
+            *(one for one in workload.precisions if one.model != model), *found
+        ]  # fmt: skip
+    workload.space = msgspec.structs.replace(
+        workload.space, dimensions=without_unserved(workload.space.dimensions, workload.precisions)
+    )
+    return msgspec.structs.replace(
+        job, precisions=workload.precisions, space_size=workload.space.size
+    )
 
 
 def _job(options: ProfileOptions, workload: Workload) -> CheckpointJob:

@@ -16,13 +16,16 @@ from naiad.analyze.analyze_page import analyze_page
 from naiad.analyze.checkpoint import CheckpointJob, History, read_history
 from naiad.analyze.comparison import NO_BETTER
 from naiad.analyze.measurement import Measurement, load_text
+from naiad.analyze.precision import PrecisionOutcome
 from naiad.analyze.ranking import Ranked, failures, rank
 from naiad.analyze.result_tables import (
     best_and_default,
+    best_of,
     detail_table,
     gain_table,
     gains_csv,
     measurements_csv,
+    precision_table,
     summary_table,
 )
 from naiad.analyze.settings import ReportOptions
@@ -81,6 +84,9 @@ def terminal_text(report: JobReport, options: ReportOptions, *, has_details: boo
         gains = gain_table(report.ranked)
         if gains.rows:
             lines += ["\nGain at equal load", render_table(gains.headings, gains.rows).rstrip("\n")]
+    if report.job.precisions:
+        table = precision_table(report.job, report.ranked)
+        lines += ["\nPrecision", render_table(table.headings, table.rows).rstrip("\n")]
     for entry in _detailed(report, options) if has_details else []:
         table = detail_table(entry)
         lines += [f"\n{entry.name}", render_table(table.headings, table.rows).rstrip("\n")]
@@ -182,11 +188,24 @@ def _json_text(reports: list[JobReport]) -> str:
             "job": report.job,
             "summary": sentence(report),
             "ranking": [_ranked(entry) for entry in report.ranked],
+            "precisions": [_precision(one, report.ranked) for one in report.job.precisions],
             "measurements": report.measurements,
         }
         for report in reports
     ]
     return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
+
+
+def _precision(outcome: PrecisionOutcome, ranked: Sequence[Ranked]) -> dict[str, object]:
+    best = best_of(outcome, ranked)
+    figures = {} if best is None else best.shown.all_figures(outcome.model)
+    return {
+        "model": outcome.model,
+        **msgspec.to_builtins(outcome.precision),
+        "best": None if best is None else best.name,
+        "figures": figures | outcome.figures,
+        "reason": outcome.reason,
+    }
 
 
 def _ranked(entry: Ranked) -> dict[str, object]:

@@ -36,6 +36,9 @@ async def read_configs(
             await control.load_model(name)
         try:
             configs[name] = parse_override_dict(await control.model_config(name, ""))
+            # The server adds what a backend has chosen; no backend accepts that as a parameter.
+            for fact in [key for key in configs[name].parameters if key.startswith("loaded_")]:
+                del configs[name].parameters[fact]
         except InvalidConfigError as error:
             raise OptionError(f"model '{name}': {error}") from None
         waiting += [step.model_name for step in configs[name].ensemble_scheduling.step]

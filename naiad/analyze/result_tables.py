@@ -14,11 +14,13 @@ import msgspec
 from naiad.analyze.checkpoint import CheckpointJob, Goal
 from naiad.analyze.measurement import Measurement
 from naiad.analyze.metric import METRICS
+from naiad.analyze.precision import PrecisionOutcome
 from naiad.analyze.ranking import Ranked
 from naiad.analyze.scoring import keeps_limits
 
 _SERVER_COLUMNS = ("cpu_used_ram", "gpu_used_memory", "gpu_utilization")
 _TOKEN_COLUMNS = ("output_token_throughput", "time_to_first_token_p99", "inter_token_latency_avg")
+_PRECISION_COLUMNS = ("divergence", "agreement", "perplexity")
 _DETAIL_COLUMNS = (
     "perf_throughput",
     "perf_latency_p99",
@@ -46,6 +48,10 @@ def heading(metric: str) -> str:
 def text(value: float | None, metric: str = "") -> str:
     if value is None:
         return ""
+    if metric == "divergence":
+        return f"{value:.4f}"
+    if metric == "agreement":
+        return f"{value:.1f}"
     if METRICS[metric].unit in ("MB", "%"):
         return f"{value:,.0f}"
     return f"{value:,.2f}" if value < 100 else f"{value:,.1f}"
@@ -70,7 +76,7 @@ def summary_table(ranked: Sequence[Ranked], goal: Goal, count: int) -> Table:
     metrics = [
         "perf_latency_p99",
         "perf_throughput",
-        *present((*_TOKEN_COLUMNS, *_SERVER_COLUMNS), measurements),
+        *present((*_TOKEN_COLUMNS, *_SERVER_COLUMNS, "divergence"), measurements),
     ]
     has_limits = any(goal.constraints.values())
     headings = [
@@ -99,6 +105,47 @@ def best_and_default(ranked: Sequence[Ranked], count: int) -> list[Ranked]:
     """Returns the best `count` configurations and the default, in the order of the ranking."""
     best = [entry.name for entry in ranked if not entry.best.is_default][:count]
     return [entry for entry in ranked if entry.best.is_default or entry.name in best]
+
+
+def precision_table(job: CheckpointJob, ranked: Sequence[Ranked]) -> Table:
+    """Shows the speed, the memory and the divergence of each precision next to each other: the best
+    configuration of each, or why it was left out."""
+    rows: list[list[str]] = []
+    best = [(outcome, best_of(outcome, ranked)) for outcome in job.precisions]
+    shown = [entry.shown for _, entry in best if entry is not None]
+    metrics = present(("perf_throughput", *_TOKEN_COLUMNS, *_SERVER_COLUMNS), shown)
+    own = [
+        metric
+        for metric in ("weight_memory", "kv_cache_per_token", *_PRECISION_COLUMNS)
+        if any(metric in outcome.figures for outcome in job.precisions)
+    ]
+    for outcome, entry in best:
+        row = [outcome.precision.quantization, outcome.precision.kv_cache_dtype]
+        row.append(entry.name if entry is not None else "")
+        row += ["" if entry is None else text(entry.shown.figure(name), name) for name in metrics]
+        row += [text(outcome.figures.get(name), name) for name in own]
+        rows.append([*row, f"left out: {outcome.reason}" if outcome.reason else ""])
+    if len({outcome.model for outcome in job.precisions}) > 1:
+        for row, (outcome, _) in zip(rows, best, strict=True):
+            row[0] = f"{outcome.model}: {row[0]}"
+    headings = ["Quantization", "KV Cache", "Best Config"]
+    headings += [heading(metric) for metric in (*metrics, *own)]
+    return Table([*headings, "Note"], rows, 3)
+
+
+def best_of(outcome: PrecisionOutcome, ranked: Sequence[Ranked]) -> Ranked | None:
+    """Returns the highest ranked configuration that has the precision."""
+    return next(
+        (
+            entry
+            for entry in ranked
+            if any(
+                (one.model, one.precision) == (outcome.model, outcome.precision)
+                for one in entry.best.outcomes
+            )
+        ),
+        None,
+    )
 
 
 _GAIN_METRICS = ("perf_throughput", "perf_latency_p99")

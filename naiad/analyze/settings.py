@@ -6,12 +6,14 @@ model (objectives, constraints, sweeps) are a AnalyzedModel.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
 
 from naiad.analyze.goal import constraints_of, objectives_of
 from naiad.analyze.metric import Constraints, Objectives
+from naiad.llm.engine_settings import ROUNDED
 from naiad.perf.measure.ranges import one_of
 from naiad.settings.option import Group
 from naiad.settings.value import at_least, between, integer, real
@@ -46,6 +48,19 @@ def numbers(text: str) -> list[int]:
     if not values or min(values) < 0:
         raise ValueError(f"expected numbers such as 1,2,4 or 1:8:1, got '{text}'")
     return values
+
+
+def some_of(*known: str) -> Callable[[str], list[str]]:
+    """Parses a comma-separated list of known values and keeps the order of `known`."""
+
+    def parse(text: str) -> list[str]:
+        given = names(text)
+        unknown = [value for value in given if value not in known]
+        if unknown or not given:
+            raise ValueError(f"expected a list of {', '.join(known)}, got '{text}'")
+        return [value for value in known if value in given]
+
+    return parse
 
 
 def json_object(text: str) -> dict[str, Any]:
@@ -182,6 +197,34 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True):
             is_extension=True,
         ),
     ] = []
+    run_config_search_quantization: Annotated[
+        list[str],
+        SEARCH(
+            "LLM: values of quantization to try: auto, fp8, int8, int4. Divergence from the "
+            "unquantized model is measured as well.",
+            parse=some_of("auto", *ROUNDED),
+            metavar="LIST",
+            is_extension=True,
+        ),
+    ] = []
+    run_config_search_kv_cache_dtype: Annotated[
+        list[str],
+        SEARCH(
+            "LLM: values of kv_cache_dtype to try: auto, fp8.",
+            parse=some_of("auto", "fp8"),
+            metavar="LIST",
+            is_extension=True,
+        ),
+    ] = []
+    divergence_text: Annotated[
+        str,
+        SEARCH(
+            "LLM: text file on which divergence is measured.",
+            metavar="FILE",
+            default_text="a text that comes with Naiad",
+            is_extension=True,
+        ),
+    ] = ""
     run_config_search_disable: Annotated[
         bool, SEARCH("Measure only the default configurations.", is_switch=True)
     ] = False

@@ -141,9 +141,18 @@ def _dimensions(
     if options.model_type == "llm" or config.backend in ("llm", "vllm"):
         sequences = options.run_config_search_max_num_seqs or _LLM_SEQUENCES
         tokens = options.run_config_search_max_num_batched_tokens or _LLM_TOKENS
-        return [
+        dimensions = [
             Dimension(spec.name, "parameters.max_num_seqs", tuple(sorted(sequences))),
             Dimension(spec.name, "parameters.max_num_batched_tokens", tuple(sorted(tokens))),
+        ]
+        precisions = {
+            "quantization": options.run_config_search_quantization,
+            "kv_cache_dtype": options.run_config_search_kv_cache_dtype,
+        }
+        return dimensions + [
+            Dimension(spec.name, f"parameters.{name}", tuple(values))
+            for name, values in precisions.items()
+            if values
         ]
     low, high = (
         options.run_config_search_min_instance_count,

@@ -16,6 +16,8 @@ from naiad.llm.models.packed_integers import pack_integers
 from naiad.llm.models.quantized_linear import PartedLinear
 from naiad.llm.quantization.matrix import QuantizedMatrix, can_merge, merge
 
+WIDENED = "16-bit matrices, widened at load"
+"""How a builder names matrices that the device has no kernel for."""
 Part = tuple[QuantizedMatrix | Tensor, Tensor | None]
 """A matrix and its bias."""
 
@@ -43,11 +45,7 @@ class CpuLinears:
 
     def build(self, matrix: QuantizedMatrix, bias: Tensor | None) -> Linear:
         packed = pack_integers(matrix, bias)
-        name = (
-            "16-bit matrices, widened at load"
-            if packed is None
-            else f"torch's {matrix.kind} kernel for CPUs"
-        )
+        name = WIDENED if packed is None else f"torch's {matrix.kind} kernel for CPUs"
         self.kernels[name] = self.kernels.get(name, 0) + 1
         return packed if packed is not None else Linear(matrix.dequantize(self.dtype), bias)
 

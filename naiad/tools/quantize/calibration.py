@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,9 +28,8 @@ def read_text(path: Path | None) -> str:
         raise invalid_arg(f"calib_dataset '{path}' is not UTF-8 text: {error}") from None
 
 
-def cut_tokens(tokenizer: Any, text: str, count: int, length: int) -> tuple[Tensor, Tensor]:
+def cut_tokens(tokens: list[int], count: int, length: int) -> tuple[Tensor, Tensor]:
     """Stretches of equal length, [count, length] each: to calibrate with, and to measure with."""
-    tokens = tokenizer.encode(text).ids
     size = min(length, max(16, len(tokens) // (2 * HELD_OUT)))
     stretches = [tokens[start : start + size] for start in range(0, len(tokens) - size + 1, size)]
     if len(stretches) < 2:

@@ -105,8 +105,7 @@ class QuantizeJob:
         self._begin()
         tokenizer = self._tokenizer()
         used, measured = cut_tokens(
-            tokenizer,
-            read_text(options.calib_dataset),
+            tokenizer.encode(read_text(options.calib_dataset)).ids,
             options.calib_size,
             options.calib_max_seq_length,
         )
