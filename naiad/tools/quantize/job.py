@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from naiad.tools.quantize.kv_range import KvRange
 from naiad.tools.quantize.layered_model import PREFIX, LayeredModel
 from naiad.tools.quantize.measurement import Quality, compare
 from naiad.tools.quantize.options import QuantizeOptions
-from naiad.tools.quantize.samples import Samples
+from naiad.tools.quantize.samples import LayerSamples, Samples
 
 STATE = "naiad_quantize.json"
 KV_STRETCHES = 16
@@ -117,7 +117,7 @@ class QuantizeJob:
             path = self._partial / f"layer-{index:05}.safetensors"
             is_done = path.exists()
             num_resumed += is_done
-            samples: dict[str, Samples] = {}
+            samples = LayerSamples(has_hessian=False)
             entered = hidden
             if options.is_calibrated and (not is_done or index + 1 < model.num_layers):
                 hidden, samples = self._calibrate(layer, hidden)
@@ -151,12 +151,11 @@ class QuantizeJob:
             options.output_dir, quality, before, after, time.monotonic() - started, num_resumed
         )
 
-    def _calibrate(self, layer: Any, hidden: Tensor) -> tuple[Tensor, dict[str, Samples]]:
-        has_hessian = self.options.qformat in ("int4_gptq", "fp8")
-        samples = {name: Samples(name, has_hessian) for name, _ in _linears(layer)}
+    def _calibrate(self, layer: Any, hidden: Tensor) -> tuple[Tensor, LayerSamples]:
+        samples = LayerSamples(self.options.qformat in ("int4_gptq", "fp8"))
         hooks = [
             module.register_forward_pre_hook(
-                lambda _, given, name=name: samples[name].add(given[0])
+                lambda _, given, name=name: samples.add(name, given[0])
             )
             for name, module in _linears(layer)
         ]
@@ -175,27 +174,40 @@ class QuantizeJob:
         return {prefix + name: scale for name, scale in kv_range.scales().items()}
 
     @torch.inference_mode()
-    def _quantize_layer(
-        self, layer: Any, index: int, samples: dict[str, Samples]
-    ) -> dict[str, Tensor]:
+    def _quantize_layer(self, layer: Any, index: int, samples: LayerSamples) -> dict[str, Tensor]:
         options, prefix = self.options, PREFIX.format(index)
         if options.qformat == "int4_awq":
             for name, module in _linears(layer):
                 self._group(prefix + name, module.weight.shape[1])
             group = options.awq_block_size
-            awq.scale_layer(layer, samples, group)
-            awq.clip_layer(layer, samples, group)
+            awq.scale_layer(layer, samples.by_name, group)
+            awq.clip_layer(layer, samples.by_name, group)
         tensors: dict[str, Tensor] = {}
-        linears = dict(_linears(layer))
-        for name, tensor in layer.state_dict().items():
+        linears = {name for name, _ in _linears(layer)} if options.kind is not None else set()
+        state = layer.state_dict()
+        for name, tensor in state.items():
             module, _, kind = name.rpartition(".")
-            if module not in linears or kind != "weight" or options.kind is None:
+            if module not in linears or kind != "weight":
                 tensors[prefix + name] = tensor.to(self.saved_dtype)
-                continue
-            tensors |= self._written(
-                prefix + module, self._rounded(prefix + module, tensor.float(), samples.get(module))
-            )
+        for names in samples.groups() or [[name] for name in sorted(linears)]:
+            if names[0] in linears:
+                weights = [state[f"{name}.weight"].float() for name in names]
+                sample = samples.by_name.get(names[0])
+                for name, matrix in self._rounded_group(prefix, names, weights, sample):
+                    tensors |= self._written(prefix + name, matrix)
         return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+
+    def _rounded_group(
+        self, prefix: str, names: list[str], weights: list[Tensor], sample: Samples | None
+    ) -> Iterator[tuple[str, QuantizedMatrix]]:
+        """Matrices with the same inputs are rounded as one, so that they share the factor of their
+        inputs' sum."""
+        merged = self._rounded(prefix + names[0], torch.cat(weights), sample)
+        start = 0
+        for name, weight in zip(names, weights, strict=True):
+            rows = torch.arange(start, start + weight.shape[0], device=weight.device)
+            yield name, merged.rearranged(rows)
+            start += weight.shape[0]
 
     def _rounded(self, module: str, weight: Tensor, sample: Samples | None) -> QuantizedMatrix:
         kind = self.options.kind

@@ -49,3 +49,29 @@ class Samples:
         """The inputs were scaled down by so much."""
         self.rows = (self.rows.float() / scales).to(self.rows.dtype)
         self.mean_abs = self.mean_abs / scales
+
+
+class LayerSamples:
+    """The samples of a layer's matrices. Matrices that are given the same tensor, such as q, k and
+    v, share one: it is summed up once, and what changes their input changes it for all of them."""
+
+    def __init__(self, has_hessian: bool) -> None:
+        self._has_hessian = has_hessian
+        self._last: tuple[Tensor, str] | None = None
+        self.by_name: dict[str, Samples] = {}
+
+    def add(self, name: str, x: Tensor) -> None:
+        """Called for each matrix of a layer in the order of the computation."""
+        leader = self._last[1] if self._last is not None and self._last[0] is x else name
+        self._last = (x, leader)
+        if name not in self.by_name:
+            self.by_name[name] = self.by_name.get(leader) or Samples(name, self._has_hessian)
+        if leader == name:
+            self.by_name[name].add(x)
+
+    def groups(self) -> list[list[str]]:
+        """Returns the names of the matrices that share samples."""
+        found: dict[int, list[str]] = {}
+        for name, samples in self.by_name.items():
+            found.setdefault(id(samples), []).append(name)
+        return list(found.values())

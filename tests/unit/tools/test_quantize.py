@@ -5,6 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,19 @@ SHAPE: dict[str, Any] = {
     "num_key_value_heads": 2, "max_position_embeddings": 256, "eos_token_id": None,
     "pad_token_id": None, "dtype": "bfloat16",
 }  # fmt: skip
+
+
+SLOW_RUN = """
+import time
+from naiad.tools.quantize import job
+save = job._save
+def save_and_wait(tensors, path):
+    save(tensors, path)
+    time.sleep(600)  # nobody waits for it: the process is killed here
+job._save = save_and_wait
+from naiad.cli.main import main
+main()
+"""
 
 
 @pytest.fixture
@@ -132,6 +149,33 @@ def digest(folder: Path) -> dict[str, str]:
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.glob("*.safetensors"))
     }
+
+
+@pytest.mark.parametrize("qformat", ["int4_awq", "int4_gptq", "fp8"])
+def test_kill_9_in_the_middle_changes_nothing_about_the_result(
+    qformat: str, checkpoint: Path
+) -> None:
+    """The process is killed as soon as its first layer is on the disk."""
+    whole = quantize(checkpoint, "whole", qformat=qformat)
+    out = checkpoint.parent / "killed"
+    flags = {
+        "--model_dir": checkpoint, "--output_dir": out, "--qformat": qformat, "--calib_size": 6,
+        "--calib_max_seq_length": 48, "--device": "cpu",
+    }  # fmt: skip
+    command = [sys.executable, "-c", SLOW_RUN, "quantize"]
+    command += [str(part) for pair in flags.items() for part in pair]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    first = out.with_name("killed.partial") / "layer-00000.safetensors"
+    deadline = time.monotonic() + 120
+    while not first.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert not out.exists()
+    again = quantize(checkpoint, "killed", qformat=qformat)
+    assert again.num_resumed == 1
+    assert digest(again.output_dir) == digest(whole.output_dir)
+    assert again.quality == whole.quality
 
 
 @pytest.mark.parametrize("qformat", ["int4_awq", "int4_gptq"])
