@@ -31,6 +31,7 @@ from naiad.llm.token_scheduler import StepPlan, TokenScheduler
 
 if TYPE_CHECKING:
     from naiad.llm.kv_events import KvEventPublisher
+    from naiad.llm.parallel.rank_group import RankGroup
     from naiad.llm.text.chat_template import ChatTemplate
 
 MIN_BATCHED_TOKENS = 256
@@ -56,6 +57,8 @@ class Engine:
         self.quantization = ""
         """The format of the weights and the kernels that multiply them, as text for people. Empty
         for weights that are not quantized."""
+        self.ranks: RankGroup | None = None
+        """The other processes of an engine that has several ranks."""
         self.kv_cache = ""
         """The format of the KV cache, if it differs from that of the activations, as text for
         people."""

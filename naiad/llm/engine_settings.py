@@ -35,6 +35,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """auto: that of the activations. fp8 (or fp8_e4m3): keys and values take half the memory, and
     are stored by the checkpoint's scales where it has them. Needs a GPU of compute capability 8.9
     or newer."""
+    tensor_parallel_size: int = 1
+    """Ranks, each a process with a GPU of its own (or cores, on a CPU), that share one model."""
+    collective_timeout_s: float = 60.0
+    """With several ranks: a step that takes longer ends the instance, and it is started again."""
     max_num_seqs: int = 256
     """Sequences that run at the same time."""
     max_num_batched_tokens: int | None = None
@@ -116,7 +120,12 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise invalid_arg("kv_events_endpoint needs enable_prefix_caching")
         if self.block_size < 1 or self.block_size & (self.block_size - 1):
             raise invalid_arg(f"block_size is {self.block_size}, expected a power of two")
+        if self.collective_timeout_s <= 0.0:
+            raise invalid_arg(
+                f"collective_timeout_s is {self.collective_timeout_s:g}, expected more than 0"
+            )
         for name in (
+            "tensor_parallel_size",
             "max_num_seqs",
             "max_num_batched_tokens",
             "max_model_len",

@@ -68,13 +68,16 @@ def load_weights(
     progress: Progress | None = None,
     loading: QuantizedLoading | None = None,
     rounded: RoundedSource | None = None,
+    make_reader: ReaderMaker | None = None,
 ) -> DecoderWeights:
-    reader = _Reader(config, family, source, device, dtype, loading)
+    """`make_reader` makes the reader of a part of the model (shard_reader.py)."""
+    reader = (make_reader or WeightReader)(config, family, source, device, dtype, loading)
+    config = reader.own_config
     layers: list[LayerWeights] = []
     head = reader.read_head()
     wanted = {
         key: shape
-        for key, shape in outer_shapes(config).items()
+        for key, shape in reader.outer_shapes().items()
         if head is None or key != "head.weight"
     }
     outer = {key: reader.read_outer(key, shape) for key, shape in wanted.items()}
@@ -108,7 +111,7 @@ def load_weights(
     return assemble(config, outer, layers, head)
 
 
-class _Reader:
+class WeightReader:
     def __init__(
         self,
         config: DecoderConfig,
@@ -125,6 +128,14 @@ class _Reader:
         self.device = device
         self.dtype = dtype
         self.loading = loading
+
+    @property
+    def own_config(self) -> DecoderConfig:
+        """The config of what is read."""
+        return self.config
+
+    def outer_shapes(self) -> dict[str, tuple[int, ...]]:
+        return outer_shapes(self.config)
 
     def read_outer(self, key: str, shape: tuple[int, ...]) -> Tensor:
         module, kind = key.rsplit(".", 1)
@@ -147,10 +158,27 @@ class _Reader:
         matrix = loading.format.read(self.source, self.names, module)
         if matrix is None:
             return None
-        self._check_matrix(module, matrix, (self.config.vocab_size, self.config.hidden_size))
+        self._check_shape(module, matrix, (self.config.vocab_size, self.config.hidden_size))
+        matrix = self._own_head(module, matrix)
+        loading.builder.check(module, matrix)
         return join([(matrix, None)], loading.builder)
 
+    def _own_head(self, module: str, matrix: QuantizedMatrix) -> QuantizedMatrix:
+        return matrix
+
     def read_linear(self, layer: int, module: str, shapes: dict[str, tuple[int, ...]]) -> Linear:
+        assert self.loading is not None
+        parts = self._read_parts(layer, module, shapes)
+        prefix = self.family.layer_prefix.format(layer)
+        for name, (matrix, _) in zip(self.family.layer_names[module], parts, strict=True):
+            if isinstance(matrix, QuantizedMatrix):
+                self.loading.builder.check(f"{prefix}{name}", matrix)
+        return join(parts, self.loading.builder)
+
+    def _read_parts(
+        self, layer: int, module: str, shapes: dict[str, tuple[int, ...]]
+    ) -> list[Part]:
+        """Returns the matrices of a module, whose rows belong one under the other."""
         assert self.loading is not None
         prefix = self.family.layer_prefix.format(layer)
         arrange = self.family.arrange.get(module)
@@ -171,20 +199,16 @@ class _Reader:
             )
         for name, (matrix, _) in zip(self.family.layer_names[module], parts, strict=True):
             if isinstance(matrix, QuantizedMatrix):
-                self._check_matrix(f"{prefix}{name}", matrix, (matrix.num_outputs, inputs))
-        return join(parts, self.loading.builder)
+                self._check_shape(f"{prefix}{name}", matrix, (matrix.num_outputs, inputs))
+        return parts
 
-    def _check_matrix(
-        self, module: str, matrix: QuantizedMatrix, expected: tuple[int, int]
-    ) -> None:
-        assert self.loading is not None
+    def _check_shape(self, module: str, matrix: QuantizedMatrix, expected: tuple[int, int]) -> None:
         found = (matrix.num_outputs, matrix.num_inputs)
         if found != expected:
             raise invalid_arg(
                 f"module '{module}' has {found[0]} outputs and {found[1]} inputs, expected "
                 f"{expected[0]} and {expected[1]}"
             )
-        self.loading.builder.check(module, matrix)
 
     def _get(self, name: str, tail: tuple[int, ...]) -> Tensor:
         if name not in self.names:
@@ -226,6 +250,19 @@ class _Reader:
                 f"{key}"
             )
         return out
+
+
+ReaderMaker = Callable[
+    [
+        DecoderConfig,
+        Family,
+        TensorSource,
+        torch.device,
+        torch.dtype,
+        QuantizedLoading | None,
+    ],
+    WeightReader,
+]
 
 
 def _num_outputs(matrix: QuantizedMatrix | Tensor) -> int:

@@ -35,6 +35,19 @@ class SafetensorsSource:
         tensor: Tensor = self._file_of[name].get_tensor(name)
         return tensor
 
+    def shape(self, name: str) -> list[int]:
+        return list(self._file_of[name].get_slice(name).get_shape())
+
+    def get_rows(self, name: str, ranges: list[tuple[int, int]]) -> Tensor:
+        """Reads only these rows, each range from its first to one before its second number."""
+        whole = self._file_of[name].get_slice(name)
+        parts: list[Tensor] = [whole[start:end] for start, end in ranges]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def get_columns(self, name: str, start: int, end: int) -> Tensor:
+        columns: Tensor = self._file_of[name].get_slice(name)[:, start:end]
+        return columns
+
 
 def _files(folder: Path) -> list[Path]:
     index = folder / INDEX

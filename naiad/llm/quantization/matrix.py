@@ -77,6 +77,25 @@ class QuantizedMatrix:
         zeros = None if self.zeros is None else self.zeros[rows]
         return replace(self, values=self.values[rows], scales=self.scales[rows], zeros=zeros)
 
+    def columns(self, start: int, end: int) -> QuantizedMatrix:
+        """Returns a matrix with these inputs only. Raises ValueError if that cuts a group of
+        inputs that share a scale, or if the inputs are not in order."""
+        if self.order is not None:
+            raise ValueError("its groups are not in the order of the inputs (act-order)")
+        count = self.scales.shape[1]
+        if count > 1 and (start % self.group or end % self.group):
+            raise ValueError(
+                f"inputs {start} to {end} do not begin and end with a group of {self.group}"
+            )
+        groups = slice(start // self.group, end // self.group) if count > 1 else slice(None)
+        return replace(
+            self,
+            values=self.values[:, start:end].contiguous(),
+            scales=self.scales[:, groups].contiguous(),
+            zeros=None if self.zeros is None else self.zeros[:, groups].contiguous(),
+            input_factor=None if self.input_factor is None else self.input_factor[start:end],
+        )
+
 
 def can_merge(parts: list[QuantizedMatrix]) -> bool:
     """They differ in nothing that one kernel launch must have once."""

@@ -8,7 +8,7 @@ load.py gets the weights there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,7 @@ from naiad.llm.models.decoder import Decoder
 from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import DecoderWeights
 from naiad.llm.models.description import ModelDescription, describe
+from naiad.llm.models.operations import Operations
 from naiad.llm.models.packed_linear import pack_weights
 from naiad.llm.models.quantized_linear import widening_bytes
 from naiad.llm.models.rope_tables import rope_tables
@@ -31,12 +32,15 @@ from naiad.llm.start.warm_up import warm_up
 from naiad.llm.step.batch_ladder import ladder
 from naiad.llm.step.chunk_plan import ChunkPlanner
 from naiad.llm.step.kv_cache import KvScales, allocate_kv_cache
-from naiad.llm.step.runner import Model, Runner
+from naiad.llm.step.runner import Model, Runner, Sampler
 from naiad.llm.step.slot_table import SlotTable
 from naiad.llm.step.step_stager import StepStager
 from naiad.llm.step.torch_sampler import TorchSampler
 from naiad.llm.text.tokenizer import Tokenizer
 from naiad.llm.token_scheduler import TokenScheduler
+
+if TYPE_CHECKING:
+    from naiad.llm.parallel.peers import Peers
 
 DEFAULT_CPU_TOKENS = 1024
 DEFAULT_GPU_TOKENS = 8192
@@ -53,23 +57,28 @@ def build_engine(
     settings: EngineSettings,
     is_half_enough: bool = False,
     kv_scales: list[KvScales] | None = None,
+    peers: Peers | None = None,
 ) -> Engine:
     """On a CPU the weights are packed where they are; `is_half_enough` lets their matrices be kept
-    in float16."""
+    in float16. With `peers` the config and the weights are one rank's part."""
     device = weights.embedding.device
+
+    def decoder(operations: Operations, table: SlotTable) -> Decoder:
+        if peers is None:
+            return Decoder(config, weights, operations)
+        from naiad.llm.parallel.sharded_decoder import ShardedDecoder
+
+        return ShardedDecoder(config, weights, operations, peers.collectives, table.next_tokens)
 
     def make_decoder(table: SlotTable, max_model_len: int, planner: ChunkPlanner | None) -> Decoder:
         cos, sin = rope_tables(config.rope, max_model_len, device)
         if planner is None:
             pack_weights(weights, is_half_enough)
-            return Decoder(config, weights, TorchOperations(cos, sin, table.next_tokens))
+            return decoder(TorchOperations(cos, sin, table.next_tokens), table)
         from naiad.llm.start import cuda_parts  # triton is there only with torch's CUDA builds
 
-        return Decoder(
-            config,
-            weights,
-            cuda_parts.build_operations(cos, sin, table, planner, weights.embedding.dtype),
-        )
+        dtype = weights.embedding.dtype
+        return decoder(cuda_parts.build_operations(cos, sin, table, planner, dtype), table)
 
     return _assemble(
         describe(config),
@@ -81,6 +90,7 @@ def build_engine(
         settings,
         kv_scales,
         widening_bytes(weights),
+        peers,
     )
 
 
@@ -131,6 +141,7 @@ def _assemble(
     settings: EngineSettings,
     kv_scales: list[KvScales] | None = None,
     scratch_bytes: int = 0,
+    peers: Peers | None = None,
 ) -> Engine:
     is_gpu = device.type == "cuda"
     num_tokens = settings.max_num_batched_tokens or (
@@ -141,6 +152,9 @@ def _assemble(
     num_blocks = num_kv_blocks(
         description, settings, num_tokens, device, dtype, cache_dtype, scratch_bytes
     )
+    if peers is not None:
+        num_blocks = peers.agree(num_blocks)
+    make_runner = Runner if peers is None else peers.make_runner
     wanted_len = min(
         settings.max_model_len or description.max_position_embeddings,
         description.max_position_embeddings,
@@ -176,7 +190,10 @@ def _assemble(
         stager = StepStager(
             num_tokens, settings.max_num_seqs, planner, device, max(sizes, default=0)
         )
-        runner = Runner(model, cache, table, cuda_parts.build_sampler(table), stager)
+        sampler: Sampler = cuda_parts.build_sampler(table)
+        if peers is not None:
+            sampler = peers.make_sampler(sampler, table)
+        runner = make_runner(model, cache, table, sampler, stager)
         if captured is not None:
             single = cuda_graphs.GraphLadder(
                 captured, runner.sampler, cache, stager, ladder(settings.max_num_seqs)
@@ -189,9 +206,10 @@ def _assemble(
             ]
     else:
         stager = StepStager(num_tokens, settings.max_num_seqs, None, device)
-        runner = Runner(
-            make_model(table, max_model_len, None), cache, table, TorchSampler(table), stager
-        )
+        sampler = TorchSampler(table)
+        if peers is not None:
+            sampler = peers.make_sampler(sampler, table)
+        runner = make_runner(make_model(table, max_model_len, None), cache, table, sampler, stager)
     scheduler = TokenScheduler(
         BlockPool(num_blocks, settings.block_size),
         settings.max_num_seqs,
@@ -204,7 +222,7 @@ def _assemble(
     is_asynchronous = is_gpu if settings.is_asynchronous is None else settings.is_asynchronous
     engine = Engine(runner, scheduler, builder, settings, is_asynchronous)
     engine.kv_cache = describe_kv_cache(cache_dtype, kv_scales)
-    if is_gpu:
+    if is_gpu and (peers is None or peers.shard.rank == 0):
         warm_up(engine)
     if settings.kv_events_endpoint:
         engine.publish_to(

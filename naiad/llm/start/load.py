@@ -7,29 +7,37 @@ In:  a Hugging Face folder or a GGUF file, and EngineSettings. Out: an Engine. W
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
 import torch
 
-from naiad.errors import invalid_arg, not_found
+from naiad.errors import invalid_arg, not_found, unsupported
 from naiad.llm.accelerator import accelerator_of, choose_accelerator
 from naiad.llm.checkpoint.folder import CheckpointFolder, open_folder, read_tokenizer
-from naiad.llm.checkpoint.load_weights import Progress, load_weights
+from naiad.llm.checkpoint.load_weights import Progress, ReaderMaker, load_weights
 from naiad.llm.checkpoint.pickle_source import PickleSource
 from naiad.llm.checkpoint.safetensors_source import SafetensorsSource
 from naiad.llm.checkpoint.source import TensorSource
 from naiad.llm.engine import Engine
 from naiad.llm.engine_settings import ROUNDED, EngineSettings
 from naiad.llm.models import tensorrt_llm
+from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.decoder_weights import DecoderWeights, random_weights
 from naiad.llm.models.family import Family
-from naiad.llm.models.registry import find_family
+from naiad.llm.models.registry import FAMILIES, find_family
+from naiad.llm.parallel.shard import check_split
 from naiad.llm.start.build import build_engine, build_transformers_engine
 from naiad.llm.start.kernel_key import computed_meanwhile
 from naiad.llm.start.kv_precision import read_kv_scales
 from naiad.llm.start.quantize_load import QuantizationPlan, plan_quantization, plan_rounding
 from naiad.llm.start.rounding_cache import RoundingCache, fingerprint
 from naiad.llm.text.chat_template import ChatTemplate, read_chat_template
+
+if TYPE_CHECKING:
+    from naiad.llm.parallel.peers import Peers
 
 Log = Callable[[str], None]
 Loaded = tuple[DecoderWeights, QuantizationPlan | None]
@@ -48,8 +56,54 @@ def load_engine(
     settings.check()
     if not path.exists():
         raise not_found(f"there is no checkpoint at '{path}'")
+    if settings.tensor_parallel_size == 1:
+        return _load(path, settings, progress, cache, log, None)
+    from naiad.llm.parallel.rank_group import RankGroup
+
+    check_split(_whole_config(path), settings.tensor_parallel_size)
+    group = RankGroup(path, settings, choose_device(settings), cache)
+    try:
+        engine = _load(path, settings, progress, cache, log, group)
+    except BaseException:
+        group.close()
+        raise
+    engine.ranks = group
+    return engine
+
+
+def load_rank(path: Path, settings: EngineSettings, peers: Peers, cache: Path | None) -> Engine:
+    """Loads the part of one rank. The engine's runner runs the steps that rank 0 sends."""
+    return _load(path, settings, None, cache, None, peers)
+
+
+def _whole_config(path: Path) -> DecoderConfig:
+    """Raises NaiadError if nothing knows how to split the model."""
     if path.is_file():
-        return _load_gguf(path, settings, progress, cache, log)
+        from naiad.llm.checkpoint.gguf import open_gguf
+
+        return open_gguf(path).config
+    folder = open_folder(path)
+    family = (
+        tensorrt_llm.FAMILY if folder.is_tensorrt_llm else find_family(folder.config["model_type"])
+    )
+    if family is None:
+        raise unsupported(
+            f"tensor_parallel_size is above 1, but models of type '{folder.config['model_type']}' "
+            f"cannot be split; expected one of {', '.join(FAMILIES)}"
+        )
+    return family.read_config(folder.config)
+
+
+def _load(
+    path: Path,
+    settings: EngineSettings,
+    progress: Progress | None,
+    cache: Path | None,
+    log: Log | None,
+    peers: Peers | None,
+) -> Engine:
+    if path.is_file():
+        return _load_gguf(path, settings, progress, cache, log, peers)
     folder = open_folder(path)
     family = (
         tensorrt_llm.FAMILY if folder.is_tensorrt_llm else find_family(folder.config["model_type"])
@@ -62,7 +116,7 @@ def load_engine(
     engine = (
         _load_with_transformers(folder, settings)
         if family is None
-        else _load_family(folder, family, settings, progress, cache, log)
+        else _load_family(folder, family, settings, progress, cache, log, peers)
     )
     engine.open_chat_template = lambda: read_chat_template(path)
     return engine
@@ -90,8 +144,10 @@ def _load_family(
     progress: Progress | None,
     cache: Path | None,
     log: Log | None,
+    peers: Peers | None,
 ) -> Engine:
-    config = family.read_config(folder.config)
+    whole = family.read_config(folder.config)
+    config = whole if peers is None else peers.shard.config(whole)
     device = choose_device(settings)
     dtype = choose_dtype(settings, config.dtype, device)
     kv_scales = None
@@ -99,7 +155,7 @@ def _load_family(
         if settings.load_format == "dummy":
             plan = plan_quantization(folder.config, folder.path, config, settings, device, dtype)
             finish = plan.rounded.round_layer if plan and plan.rounded else None
-            weights = random_weights(config, device, dtype, finish=finish)
+            weights = random_weights(_drawn(whole, peers), device, dtype, finish=finish)
         else:
             source = _open_tensors(folder.path, device, settings)
             if settings.kv_cache_dtype != "auto":
@@ -111,12 +167,20 @@ def _load_family(
                 )
                 loading, rounded = (None, None) if plan is None else (plan.loading, plan.rounded)
                 weights = load_weights(
-                    config, family, source, device, dtype, progress, loading, rounded
+                    whole,
+                    family,
+                    source,
+                    device,
+                    dtype,
+                    progress,
+                    loading,
+                    rounded,
+                    _reader(peers),
                 )
                 return weights, plan
 
             files = sorted(folder.path.glob("*.safetensors"))
-            weights, plan = _load_rounded(load, files, settings, device, dtype, cache, log)
+            weights, plan = _load_rounded(load, files, settings, device, dtype, cache, log, peers)
     is_half_enough = settings.dtype == "auto" and (config.dtype != "float32" or plan is not None)
     engine = build_engine(
         config,
@@ -126,6 +190,7 @@ def _load_family(
         settings,
         is_half_enough,
         kv_scales,
+        peers,
     )
     if plan is not None:
         engine.quantization = plan.describe()
@@ -140,13 +205,17 @@ def _load_rounded(
     dtype: torch.dtype,
     cache: Path | None,
     log: Log | None,
+    peers: Peers | None,
 ) -> Loaded:
     """Calls `load` with the cache of rounded weights, if the settings ask for rounding. Weights in
     a cache that turns out to be damaged are rounded again."""
     if settings.quantization not in ROUNDED or cache is None or not files:
         return load(None)
     log = log or (lambda _: None)
-    target = cache / "quantized" / fingerprint(files, settings.quantization, dtype)
+    name = fingerprint(files, settings.quantization, dtype)
+    if peers is not None:
+        name += f"-{peers.shard.rank}-of-{peers.shard.size}"
+    target = cache / "quantized" / name
     rounding = RoundingCache(target, device, log)
     if rounding.is_complete:
         try:
@@ -185,16 +254,18 @@ def _load_gguf(
     progress: Progress | None,
     cache: Path | None,
     log: Log | None,
+    peers: Peers | None,
 ) -> Engine:
     from naiad.llm.checkpoint.gguf import open_gguf
 
     checkpoint = open_gguf(path)
+    config = checkpoint.config if peers is None else peers.shard.config(checkpoint.config)
     device = choose_device(settings)
     dtype = choose_dtype(settings, "bfloat16", device)
 
     def load(rounding: RoundingCache | None) -> Loaded:
         plan = (
-            plan_rounding(checkpoint.config, settings, device, dtype, rounding)
+            plan_rounding(config, settings, device, dtype, rounding)
             if settings.quantization in ROUNDED
             else None
         )
@@ -208,17 +279,24 @@ def _load_gguf(
             progress,
             None,
             rounded,
+            _reader(peers),
         )
         return weights, plan
 
     with computed_meanwhile(device):
-        weights, plan = _load_rounded(load, [path], settings, device, dtype, cache, log)
+        weights, plan = _load_rounded(load, [path], settings, device, dtype, cache, log, peers)
     tokenizer, is_half_enough = (
         checkpoint.tokenizer,
         settings.dtype == "auto" and not checkpoint.source.is_wide,
     )
     engine = build_engine(
-        checkpoint.config, weights, tokenizer, tokenizer.eos_token_ids, settings, is_half_enough
+        config,
+        weights,
+        tokenizer,
+        tokenizer.eos_token_ids,
+        settings,
+        is_half_enough,
+        peers=peers,
     )
     if plan is not None:
         engine.quantization = plan.describe()
@@ -226,6 +304,22 @@ def _load_gguf(
     if source is not None:
         engine.open_chat_template = lambda: ChatTemplate(source, checkpoint.special_tokens)
     return engine
+
+
+def _reader(peers: Peers | None) -> ReaderMaker | None:
+    if peers is None:
+        return None
+    from naiad.llm.checkpoint.shard_reader import ShardReader
+
+    return partial(ShardReader, shard=peers.shard)
+
+
+def _drawn(whole: DecoderConfig, peers: Peers | None) -> DecoderConfig:
+    """Returns the config by which random weights are drawn: with a rank's share of the tokens."""
+    if peers is None:
+        return whole
+    shard = peers.shard
+    return msgspec.structs.replace(shard.config(whole), vocab_size=shard.num_tokens(whole))
 
 
 def _open_tensors(folder: Path, device: torch.device, settings: EngineSettings) -> TensorSource:
