@@ -24,6 +24,7 @@ from naiad.backends.llm.pending_response import PendingResponse
 from naiad.errors import NaiadError, cancelled, internal
 from naiad.ipc.work import WorkError, WorkResponse
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenOutput
+from naiad.llm.parallel.fault import RankLostError
 
 MAX_FAILED_STEPS = 3
 """The process ends after this many consecutive failed steps."""
@@ -259,10 +260,11 @@ def error_response(error: NaiadError) -> WorkResponse:
 
 
 def is_device_lost(error: Exception) -> bool:
-    """True for errors after which every further call to the GPU fails in the same way."""
+    """True for errors after which every further step fails in the same way."""
     message = str(error)
     return (
-        "CUDA error" in message
+        isinstance(error, RankLostError)
+        or "CUDA error" in message
         or "device-side assert" in message
         or type(error).__name__ == "AcceleratorError"
     )

@@ -8,7 +8,10 @@ worker.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +27,8 @@ from naiad.llm.engine_settings import ROUNDED
 
 Log = Callable[[str], None]
 OPENVINO_MODEL = "openvino_model.xml"
+ERROR_RESPONSE_S = 1.0
+"""How long the engine's thread has to respond after a rank was lost."""
 
 
 def open_model(
@@ -40,7 +45,13 @@ def open_model(
     is_rounded = options.settings.quantization in ROUNDED
     engine = options.engine
     if engine == "auto":
-        engine = "native" if is_rounded else choose_engine(path, options.settings.device)
+        is_native = is_rounded or options.settings.tensor_parallel_size > 1
+        engine = "native" if is_native else choose_engine(path, options.settings.device)
+    if engine == "openvino" and options.settings.tensor_parallel_size > 1:
+        raise invalid_arg(
+            f"tensor_parallel_size is {options.settings.tensor_parallel_size}, which the native "
+            "engine does; the engine is openvino"
+        )
     if engine == "openvino" and is_rounded:
         raise invalid_arg(
             f"quantization is '{options.settings.quantization}', which the native engine does; "
@@ -99,12 +110,23 @@ def _open_native(
         log(f"'{path.name}' is quantized: {engine.quantization}")
     if engine.kv_cache:
         log(f"'{path.name}': {engine.kv_cache}")
+    if engine.ranks is not None:
+        engine.ranks.on_lost = partial(_end_process, log)
+        log(f"'{path.name}' is split over {engine.ranks.shard.size} ranks")
     builder, pool = engine.builder, engine.scheduler.pool
     return OpenModel(
         engine, builder.tokenizer, chat, builder.max_model_len, builder.vocab_size,
         options.settings.max_num_seqs,
         options.settings.block_size, pool.capacity, "native", engine.quantization, engine.kv_cache,
     )  # fmt: skip
+
+
+def _end_process(log: Log, reason: str) -> None:
+    """Ends the worker, so that the server starts it and all its ranks again. A step that is under
+    way fails first and ends the process itself, after its requests got their errors."""
+    log(f"{reason}: the instance is started again")
+    time.sleep(ERROR_RESPONSE_S)
+    os._exit(1)
 
 
 def choose_engine(path: Path, device: str) -> str:

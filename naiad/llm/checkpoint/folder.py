@@ -12,7 +12,7 @@ import tokenizers
 
 from naiad.errors import invalid_arg, not_found
 from naiad.llm.checkpoint.end_tokens import read_eos
-from naiad.llm.models.tensorrt_llm import as_hugging_face, is_tensorrt_llm
+from naiad.llm.models.tensorrt_llm import as_hugging_face, is_tensorrt_llm, num_rank_files
 from naiad.llm.text.tokenizer import Tokenizer
 
 
@@ -24,6 +24,8 @@ class CheckpointFolder(msgspec.Struct, frozen=True):
     config.json says."""
     is_tensorrt_llm: bool = False
     """Its tensors have TensorRT-LLM's names; `config` is put into Hugging Face's words."""
+    num_rank_files: int = 1
+    """Above 1 if TensorRT-LLM's tools have split the tensors over files, one per rank."""
 
 
 def open_folder(path: Path) -> CheckpointFolder:
@@ -32,13 +34,15 @@ def open_folder(path: Path) -> CheckpointFolder:
         raise not_found(f"checkpoint '{path.name}' has no config.json")
     config = _read_json(config_path)
     is_other = is_tensorrt_llm(config)
+    num_files = num_rank_files(config) if is_other else 1
     if is_other:
         config = as_hugging_face(config)
     if not isinstance(config.get("model_type"), str):
         raise invalid_arg(f"config.json of checkpoint '{path.name}' has no model_type")
     generation_path = path / "generation_config.json"
     generation = _read_json(generation_path) if generation_path.exists() else {}
-    return CheckpointFolder(path, config, read_eos(generation) or read_eos(config), is_other)
+    eos = read_eos(generation) or read_eos(config)
+    return CheckpointFolder(path, config, eos, is_other, num_files)
 
 
 def read_tokenizer(folder: CheckpointFolder) -> Tokenizer | None:

@@ -17,10 +17,12 @@ INDEX = "model.safetensors.index.json"
 
 
 class SafetensorsSource:
-    def __init__(self, folder: Path, device: torch.device) -> None:
-        self._files: dict[str, Any] = {}
+    def __init__(self, folder: Path, device: torch.device, file: str = "") -> None:
+        """Reads all files of the folder, or one of them."""
         self._file_of: dict[str, Any] = {}
-        for path in _files(folder):
+        for path in [folder / file] if file else _files(folder):
+            if not path.exists():
+                raise not_found(f"checkpoint '{folder.name}' has no {path.name}")
             try:
                 opened = safe_open(str(path), framework="pt", device=str(device))
             except SafetensorError as error:

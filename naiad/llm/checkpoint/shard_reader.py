@@ -199,6 +199,50 @@ class ShardReader(WeightReader):
             )
 
 
+class RankFileReader(WeightReader):
+    """Reads a file that TensorRT-LLM's tools have made for one rank: everything in it is cut
+    already, except that the embedding may be whole."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        family: Family,
+        source: TensorSource,
+        device: torch.device,
+        dtype: torch.dtype,
+        loading: QuantizedLoading | None,
+        *,
+        shard: Shard,
+    ) -> None:
+        super().__init__(shard.config(config), family, source, device, dtype, loading)
+        self._shard = shard
+
+    def outer_shapes(self) -> dict[str, tuple[int, ...]]:
+        num_tokens = self._shard.num_tokens(self.config)
+        return {
+            key: (num_tokens, *shape[1:]) if _is_by_token(key) else shape
+            for key, shape in super().outer_shapes().items()
+        }
+
+    def read_outer(self, key: str, shape: tuple[int, ...]) -> Tensor:
+        if key != "embedding.weight" or f"{self.family.outer_names['embedding']}.weight" not in (
+            self.names
+        ):
+            return super().read_outer(key, shape)
+        table = self.source.get(f"{self.family.outer_names['embedding']}.weight")
+        if list(table.shape) != [self.config.vocab_size, self.config.hidden_size]:
+            return super().read_outer(key, shape)
+        start, end = self._shard.tokens(self.config)
+        out = torch.zeros(shape, device=self.device, dtype=self.dtype)
+        out[: end - start].copy_(table[start:end])
+        return out
+
+    def read_layer(self, layer: int, key: str, shape: tuple[int, ...]) -> Tensor:
+        tensor = super().read_layer(layer, key, shape)
+        is_others = key.endswith(".bias") and key.split(".")[0] in CUT_BY_COLUMNS
+        return torch.zeros_like(tensor) if is_others and self._shard.rank > 0 else tensor
+
+
 def _is_by_token(key: str) -> bool:
     return key.startswith(("embedding.", "head."))
 

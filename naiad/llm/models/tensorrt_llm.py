@@ -44,6 +44,11 @@ def is_tensorrt_llm(raw: dict[str, Any]) -> bool:
     return "architecture" in raw and "model_type" not in raw
 
 
+def num_rank_files(raw: dict[str, Any]) -> int:
+    """Returns over how many files, rank0.safetensors and so on, the tensors are split."""
+    return int((raw.get("mapping") or {}).get("tp_size") or 1)
+
+
 def as_hugging_face(raw: dict[str, Any]) -> dict[str, Any]:
     """Raises NaiadError."""
     architecture = raw["architecture"]
@@ -52,10 +57,11 @@ def as_hugging_face(raw: dict[str, Any]) -> dict[str, Any]:
             f"architecture '{architecture}' of a TensorRT-LLM checkpoint, expected one of "
             f"{', '.join(MODEL_TYPES)}"
         )
-    if (raw.get("mapping") or {}).get("world_size", 1) != 1:
+    mapping = raw.get("mapping") or {}
+    if mapping.get("world_size", 1) != num_rank_files(raw):
         raise unsupported(
-            "the TensorRT-LLM checkpoint is split over several ranks, expected one: quantize "
-            "with tp_size 1"
+            f"the TensorRT-LLM checkpoint has {mapping['world_size']} ranks and a tp_size of "
+            f"{num_rank_files(raw)}; expected tensor parallelism alone (pp_size and cp_size 1)"
         )
     missing = [
         name

@@ -65,8 +65,8 @@ class RankGroup:
         num_threads = max(1, torch.get_num_threads() // size)
         store = os.path.join(self._folder.name, "store")
         try:
-            for rank in range(1, size):
-                self._start(rank)
+            for _ in range(1, size):
+                self._start()
             for rank, channel in enumerate(self._channels, 1):
                 start = message.Start(
                     rank, size, str(path), settings, devices[rank], store, num_threads,
@@ -114,19 +114,10 @@ class RankGroup:
             process.wait()
         self._folder.cleanup()
 
-    def _start(self, rank: int) -> None:
+    def _start(self) -> None:
         ours, theirs = socket.socketpair()
-        environment = dict(os.environ)
-        # The worker's own path: it may have been started in an environment of its own.
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         with theirs:
-            self._processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-P", "-m", "naiad.llm.parallel.rank_process"],
-                    stdin=theirs.fileno(),
-                    env=environment,
-                )
-            )
+            self._processes.append(start_process(theirs))
         ours.settimeout(OPEN_LIMIT_S)
         self._channels.append(ours)
 
@@ -189,6 +180,17 @@ class RankGroup:
         return RankLostError(
             self.failure or f"the {self.shard.size} ranks cannot go on together: {reason}"
         )
+
+
+def start_process(channel: socket.socket) -> subprocess.Popen[bytes]:
+    environment = dict(os.environ)
+    # The worker's own path: it may have been started in an environment of its own.
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "naiad.llm.parallel.rank_process"],
+        stdin=channel.fileno(),
+        env=environment,
+    )
 
 
 def rank_devices(device: torch.device, size: int) -> list[str]:

@@ -56,6 +56,7 @@ def load_engine(
     settings.check()
     if not path.exists():
         raise not_found(f"there is no checkpoint at '{path}'")
+    settings = _with_rank_files(path, settings)
     if settings.tensor_parallel_size == 1:
         return _load(path, settings, progress, cache, log, None)
     from naiad.llm.parallel.rank_group import RankGroup
@@ -74,6 +75,20 @@ def load_engine(
 def load_rank(path: Path, settings: EngineSettings, peers: Peers, cache: Path | None) -> Engine:
     """Loads the part of one rank. The engine's runner runs the steps that rank 0 sends."""
     return _load(path, settings, None, cache, None, peers)
+
+
+def _with_rank_files(path: Path, settings: EngineSettings) -> EngineSettings:
+    """A checkpoint that is split over files for several ranks is served by so many. Raises
+    NaiadError."""
+    if path.is_file():
+        return settings
+    count, size = open_folder(path).num_rank_files, settings.tensor_parallel_size
+    if size not in (1, count) and count > 1:
+        raise invalid_arg(
+            f"tensor_parallel_size is {size}, but checkpoint '{path.name}' is split over {count} "
+            "ranks; leave it out"
+        )
+    return settings if count == 1 else msgspec.structs.replace(settings, tensor_parallel_size=count)
 
 
 def _whole_config(path: Path) -> DecoderConfig:
@@ -157,7 +172,7 @@ def _load_family(
             finish = plan.rounded.round_layer if plan and plan.rounded else None
             weights = random_weights(_drawn(whole, peers), device, dtype, finish=finish)
         else:
-            source = _open_tensors(folder.path, device, settings)
+            source = _open_tensors(folder, device, settings, peers)
             if settings.kv_cache_dtype != "auto":
                 kv_scales = read_kv_scales(source, family.layer_prefix, config.num_layers)
 
@@ -175,7 +190,7 @@ def _load_family(
                     progress,
                     loading,
                     rounded,
-                    _reader(peers),
+                    _reader(peers, has_rank_files=folder.num_rank_files > 1),
                 )
                 return weights, plan
 
@@ -306,12 +321,12 @@ def _load_gguf(
     return engine
 
 
-def _reader(peers: Peers | None) -> ReaderMaker | None:
+def _reader(peers: Peers | None, has_rank_files: bool = False) -> ReaderMaker | None:
     if peers is None:
         return None
-    from naiad.llm.checkpoint.shard_reader import ShardReader
+    from naiad.llm.checkpoint.shard_reader import RankFileReader, ShardReader
 
-    return partial(ShardReader, shard=peers.shard)
+    return partial(RankFileReader if has_rank_files else ShardReader, shard=peers.shard)
 
 
 def _drawn(whole: DecoderConfig, peers: Peers | None) -> DecoderConfig:
@@ -322,7 +337,12 @@ def _drawn(whole: DecoderConfig, peers: Peers | None) -> DecoderConfig:
     return msgspec.structs.replace(shard.config(whole), vocab_size=shard.num_tokens(whole))
 
 
-def _open_tensors(folder: Path, device: torch.device, settings: EngineSettings) -> TensorSource:
+def _open_tensors(
+    opened: CheckpointFolder, device: torch.device, settings: EngineSettings, peers: Peers | None
+) -> TensorSource:
+    folder = opened.path
+    if opened.num_rank_files > 1 and peers is not None:
+        return SafetensorsSource(folder, device, f"rank{peers.shard.rank}.safetensors")
     has_safetensors = any(folder.glob("*.safetensors"))
     if has_safetensors or not any(folder.glob("pytorch_model*.bin")):
         return SafetensorsSource(folder, device)

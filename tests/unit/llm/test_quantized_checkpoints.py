@@ -299,7 +299,7 @@ def test_tensorrt_llms_own_checkpoints_are_served(algorithm: str, tmp_path: Path
     ("change", "message"),
     [
         ({"architecture": "T5"}, "architecture 'T5'"),
-        ({"mapping": {"world_size": 2}}, "several ranks"),
+        ({"mapping": {"world_size": 2}}, "has 2 ranks and a tp_size of 1"),
         ({"quantization": {"quant_algo": "W4A8_AWQ"}}, "'W4A8_AWQ' of TensorRT-LLM"),
     ],
     ids=str,

@@ -67,9 +67,11 @@ def read_parameters(config: ServedConfig) -> TensorrtllmParameters:
                 settings["use_cuda_graphs"] = value
             case "max_tokens_in_paged_kv_cache":
                 settings["num_kv_blocks"] = str(_blocks(config, value, parameters))
-            case "gpu_device_ids" | "participant_ids":
+            case "participant_ids":
                 if "," in value or ";" in value:
                     raise _rejection(config, name, value)
+            case "gpu_device_ids":
+                settings.setdefault("tensor_parallel_size", str(_num_gpus(config, value)))
             case "max_attention_window_size":
                 # Beyond the window the output would differ; a context that ends there is correct.
                 settings.setdefault("max_model_len", value)
@@ -87,7 +89,7 @@ def read_parameters(config: ServedConfig) -> TensorrtllmParameters:
         and "device" not in settings
         and any(group.kind == "KIND_GPU" for group in config.instance_group)
     ):
-        settings["device"] = f"cuda:{parameters['gpu_device_ids']}"
+        settings["device"] = f"cuda:{parameters['gpu_device_ids'].partition(',')[0]}"
     options = LlmOptions(
         checkpoint=checkpoint,
         engine=parameters.get("engine", "auto"),
@@ -104,6 +106,17 @@ _SPECIAL = (
     "participant_ids",
     "max_attention_window_size", "max_num_tokens", "exclude_input_in_output",
 )  # fmt: skip
+
+
+def _num_gpus(config: ServedConfig, value: str) -> int:
+    """Returns the number of GPUs, one rank on each. They must follow each other, as in 2,3."""
+    try:
+        gpus = [int(gpu) for gpu in value.split(",")]
+    except ValueError:
+        raise _rejection(config, "gpu_device_ids", value) from None
+    if gpus != list(range(gpus[0], gpus[0] + len(gpus))):
+        raise _rejection(config, "gpu_device_ids", value)
+    return len(gpus)
 
 
 def _blocks(config: ServedConfig, value: str, parameters: dict[str, str]) -> int:

@@ -20,6 +20,7 @@ _SETTINGS = {
     "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
     "block_size", "seed", "enable_prefix_caching", "share_prefix_cache",
     "trust_remote_code", "trust_request_chat_template", "device", "quantization", "kv_cache_dtype",
+    "tensor_parallel_size",
 }  # fmt: skip
 _DTYPES = {"half": "float16", "float": "float32"}
 _WITHOUT_EFFECT = {
@@ -36,7 +37,7 @@ _WITHOUT_EFFECT = {
     "max_context_len_to_capture", "tokenizer_mode", "use_tqdm_on_load",
 }  # fmt: skip
 _ONLY: dict[str, tuple[Any, ...]] = {
-    "tensor_parallel_size": (1, None), "pipeline_parallel_size": (1, None),
+    "pipeline_parallel_size": (1, None),
     "data_parallel_size": (1, None), "cpu_offload_gb": (0, None),
     "enable_lora": (False, None), "speculative_model": (None,), "speculative_config": (None,),
     "num_speculative_tokens": (None,),
