@@ -60,12 +60,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--context", type=int, action="append", default=[])
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--kv-cache-dtype", action="append", choices=["auto", "fp8"], default=[])
     arguments = parser.parse_args()
     is_gpu = arguments.device == "cuda"
     model = arguments.model or ("llama-3.1-8b" if is_gpu else "tiny")
     contexts = arguments.context or ([8192, 32768] if is_gpu else [64])
     extra: dict[str, Any] = {} if is_gpu else {"kv_cache_bytes": 1 << 24}
-    for kv_cache_dtype in ("auto", "fp8") if is_gpu else ("auto",):
+    for kv_cache_dtype in arguments.kv_cache_dtype or (["auto", "fp8"] if is_gpu else ["auto"]):
         settings = EngineSettings(
             device=arguments.device,
             max_num_seqs=arguments.batch,

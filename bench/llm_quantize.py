@@ -27,6 +27,7 @@ from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.start.load import load_engine
 from naiad.tools.quantize.job import QuantizeJob
 from naiad.tools.quantize.options import QuantizeOptions
+from naiad.tools.quantize.samples import LayerSamples
 
 
 def write_checkpoint(folder: Path, shape: dict[str, Any], device: str) -> None:
@@ -75,6 +76,13 @@ def write_checkpoint(folder: Path, shape: dict[str, Any], device: str) -> None:
     save_file(outer, folder / "model-outer.safetensors", metadata={"format": "pt"})
 
 
+class RoundingJob(QuantizeJob):
+    """Rounds to nearest, whatever the format: for checkpoints of which only the start counts."""
+
+    def _calibrate(self, layer: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, LayerSamples]:
+        return hidden, LayerSamples(has_hessian=False)
+
+
 def start_seconds(folder: Path, device: str) -> float:
     started = time.monotonic()
     engine = load_engine(folder, EngineSettings(device=device))
@@ -92,6 +100,7 @@ def main() -> None:
     parser.add_argument("--model", default="llama-3.1-8b", choices=sorted(SHAPES))
     parser.add_argument("--qformat", action="append", default=[])
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--round", action="store_true", help="round to nearest, for start times")
     arguments = parser.parse_args()
     plain = arguments.folder / arguments.model
     started = time.monotonic()
@@ -103,7 +112,7 @@ def main() -> None:
         options = QuantizeOptions(
             model_dir=plain, output_dir=output, qformat=qformat, device=arguments.device
         )
-        outcome = QuantizeJob(options).run()
+        outcome = (RoundingJob if arguments.round else QuantizeJob)(options).run()
         print(f"{qformat}: quantized in {outcome.seconds:.0f} s", flush=True)
         folders.append(output)
     for folder in folders:

@@ -31,6 +31,8 @@ from naiad.llm.step.slot_table import SlotTable
 from naiad.llm.step.step_stager import StepStager
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
+PROCESS_NAME = b"llm-rank"
 
 
 class Follower:
@@ -88,8 +90,10 @@ def run(channel: socket.socket) -> None:
 
 
 def main() -> None:
-    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+    library = ctypes.CDLL(None)
+    if library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise OSError("prctl failed")
+    library.prctl(PR_SET_NAME, PROCESS_NAME)
     # Ctrl-C reaches every process of a terminal; rank 0 decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = socket.socket(fileno=os.dup(0))
