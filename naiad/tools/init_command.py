@@ -97,6 +97,14 @@ command.add_command(
     show_default=True,
     help="With --qformat: inputs per scale of int4.",
 )
+@click.option(
+    "--tensor_parallel_size",
+    "--tensor-parallel-size",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Split the model over this many GPUs.",
+)
 @click.argument("out", type=click.Path(path_type=Path))
 def llm(
     checkpoint: str,
@@ -105,6 +113,7 @@ def llm(
     is_decoupled: bool,
     qformat: str,
     awq_block_size: int,
+    tensor_parallel_size: int,
     out: Path,
 ) -> int:
     """Write a repository that serves a language model."""
@@ -120,7 +129,13 @@ def llm(
             )
         )
     for path in init_llm(
-        checkpoint, out, form=form, name=name, is_decoupled=is_decoupled, is_begun=bool(qformat)
+        checkpoint,
+        out,
+        form=form,
+        name=name,
+        is_decoupled=is_decoupled,
+        is_begun=bool(qformat),
+        tensor_parallel_size=tensor_parallel_size,
     ):
         click.echo(path)
     click.echo(f"Serve it with: naiad serve --model-repository {out}")

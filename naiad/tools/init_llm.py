@@ -15,6 +15,7 @@ from naiad.repository.deploy.llm_config import checkpoint_name, llm_config
 from naiad.tools.init_llm_config import (
     bls_config,
     ensemble_config,
+    parallel_parameter,
     postprocessing_config,
     preprocessing_config,
 )
@@ -31,6 +32,7 @@ def init_llm(
     name: str = "",
     is_decoupled: bool = True,
     is_begun: bool = False,
+    tensor_parallel_size: int = 1,
 ) -> list[Path]:
     """Returns the files that were written; `is_begun`: the checkpoint is in the repository already.
     Raises NaiadError."""
@@ -41,6 +43,9 @@ def init_llm(
     files = {f"{name or checkpoint_name(checkpoint)}/config.pbtxt": llm_config(checkpoint)}
     if form == "four-part":
         files = _four_parts(checkpoint, is_decoupled)
+    if tensor_parallel_size > 1:
+        engine = "tensorrt_llm/config.pbtxt" if form == "four-part" else next(iter(files))
+        files[engine] += parallel_parameter(tensor_parallel_size)
     written = []
     for path, text in files.items():
         target = out / path

@@ -33,6 +33,10 @@ _ENGINE_NAMES = {
 _MADE_BY_PREPROCESSING = {"end_id": "OUT_END_ID", "pad_id": "OUT_PAD_ID"}
 
 
+def parallel_parameter(size: int) -> str:
+    return _parameter("tensor_parallel_size", str(size))
+
+
 def preprocessing_config(checkpoint: str) -> str:
     required = [("QUERY", "STRING", "1"), ("REQUEST_OUTPUT_LEN", "INT32", "1")]
     optional = [

@@ -48,6 +48,13 @@ def readable_checkpoint(path: Path, repository: Path | None = None) -> Path:
     return path
 
 
+def num_engine_ranks(path: Path) -> int:
+    """Returns for how many GPUs a TensorRT-LLM engine was built."""
+    config = _read_config(path if path.is_dir() else path.parent)
+    mapping = (config.get("pretrained_config") or {}).get("mapping") or {}
+    return int(mapping.get("tp_size") or 1)
+
+
 def _original_of(engine: Path, tokenizer_dirs: dict[str, str]) -> Path:
     named = {model: Path(text) for model, text in tokenizer_dirs.items() if is_original(Path(text))}
     originals = {path.resolve() for path in named.values()}

@@ -15,9 +15,11 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
+
 from naiad.backends.llm.chat import ChatTemplates, read_chat_templates
 from naiad.backends.llm.checkpoint import cache_dir, find_checkpoint
-from naiad.backends.llm.checkpoint_kind import readable_checkpoint
+from naiad.backends.llm.checkpoint_kind import num_engine_ranks, readable_checkpoint
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.options import LlmOptions
 from naiad.backends.llm.text_process import TextProcess
@@ -41,6 +43,7 @@ def open_model(
         log(
             f"'{given.name}' is a TensorRT-LLM engine: its checkpoint '{path.name}' is used instead"
         )
+        options = _with_engines_ranks(options, num_engine_ranks(given), log)
     template = _find_file(options.chat_template, bases) if options.chat_template else None
     is_rounded = options.settings.quantization in ROUNDED
     engine = options.engine
@@ -87,6 +90,24 @@ def open_model(
             + install_command("llm")
         )
     return _open_native(path, options, chat, num_threads, log)
+
+
+def _with_engines_ranks(options: LlmOptions, count: int, log: Log) -> LlmOptions:
+    """A checkpoint whose engine was built for several GPUs is split over them, where there are so
+    many."""
+    settings = options.settings
+    if count == 1 or settings.tensor_parallel_size > 1:
+        return options
+    num_gpus = 0
+    if settings.device.partition(":")[0] in ("auto", "cuda") and find_spec("torch") is not None:
+        import torch
+
+        num_gpus = torch.cuda.device_count()
+    if num_gpus < count:
+        log(f"the engine was built for {count} GPUs, and there are {num_gpus}: one rank serves it")
+        return options
+    settings = msgspec.structs.replace(settings, tensor_parallel_size=count)
+    return msgspec.structs.replace(options, settings=settings)
 
 
 def _open_native(

@@ -53,6 +53,19 @@ def test_written_repositories_pass_the_check(tmp_path: Path, form: str) -> None:
     assert not errors, errors
 
 
+@pytest.mark.parametrize(("form", "model"), [("one", "tiny"), ("four-part", "tensorrt_llm")])
+def test_a_model_may_be_split(tmp_path: Path, form: str, model: str) -> None:
+    out = tmp_path / "repository"
+    flags = ["--checkpoint", str(checkpoint(tmp_path / "tiny")), "--form", form]
+    flags += ["--tensor-parallel-size", "4", str(out)]
+    result = CliRunner().invoke(naiad, ["init", "llm", *flags])
+    assert result.exit_code == 0, result.output
+    configs = {path.parent.name: path.read_text() for path in out.glob("*/config.pbtxt")}
+    named = [name for name, text in configs.items() if "tensor_parallel_size" in text]
+    assert named == [model]
+    assert 'string_value: "4"' in configs[model]
+
+
 def test_does_not_overwrite_files(tmp_path: Path) -> None:
     init_llm("org/model", tmp_path / "out")
     with pytest.raises(NaiadError, match="is not empty"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.backends.llm.checkpoint_kind import readable_checkpoint
+from naiad.backends.llm.checkpoint_kind import num_engine_ranks, readable_checkpoint
 from naiad.errors import NaiadError
 
 
@@ -35,6 +35,12 @@ def refusal(path: Path, repository: Path | None = None) -> str:
     with pytest.raises(NaiadError) as caught:
         readable_checkpoint(path, repository)
     return caught.value.message
+
+
+def test_an_engine_says_for_how_many_gpus_it_was_built(tmp_path: Path) -> None:
+    assert num_engine_ranks(engine(tmp_path)) == 1
+    config = {"pretrained_config": {"mapping": {"world_size": 2, "tp_size": 2}}}
+    assert num_engine_ranks(folder(tmp_path / "two", config, "rank0.engine")) == 2
 
 
 def test_an_ordinary_checkpoint_and_a_gguf_file_are_left_alone(tmp_path: Path) -> None:

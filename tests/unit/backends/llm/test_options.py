@@ -89,15 +89,24 @@ def test_reads_tensorrtllm_parameters() -> None:
     [
         ("max_beam_width", "4"), ("decoding_mode", "medusa"), ("decoding_mode", "beam_search"),
         ("medusa_choices", "[[0]]"),
-        ("eagle_choices", "[[0]]"), ("gpu_device_ids", "0,1"), ("encoder_model_path", "/x"),
+        ("eagle_choices", "[[0]]"), ("gpu_device_ids", "0,2"), ("encoder_model_path", "/x"),
         ("num_nodes", "2"), ("surprise", "1"),
         ("lookahead_window_size", "3"), ("sink_token_length", "4"),
-        ("max_tokens_in_paged_kv_cache", "many"),
+        ("max_tokens_in_paged_kv_cache", "many"), ("gpu_device_ids", "0,1;2,3"),
+        ("participant_ids", "1,2"),
     ],
 )  # fmt: skip
 def test_rejects_tensorrtllm_parameters_that_cannot_be_honoured(name: str, value: str) -> None:
     with pytest.raises(NaiadError, match=f"parameter '{name}'"):
         read_parameters(config(gpt_model_path="/ck", **{name: value}))
+
+
+@pytest.mark.parametrize(("gpus", "size"), [("0", 1), ("2,3", 2), ("0,1,2,3", 4)])
+def test_gpus_of_tensorrtllm_are_ranks(gpus: str, size: int) -> None:
+    read = read_parameters(config(gpt_model_path="/ck", gpu_device_ids=gpus))
+    assert read.options.settings.tensor_parallel_size == size
+    given = config(gpt_model_path="/ck", gpu_device_ids=gpus, tensor_parallel_size="8")
+    assert read_parameters(given).options.settings.tensor_parallel_size == 8
 
 
 def write_arguments(folder: Path, **arguments: Any) -> Path:
@@ -113,7 +122,7 @@ def test_reads_vllm_arguments(tmp_path: Path) -> None:
         gpu_memory_utilization=0.5,
         dtype="half",
         enforce_eager=True,
-        tensor_parallel_size=1,
+        tensor_parallel_size=2,
         disable_log_requests=True,
     )
     options, ignored = read_arguments("m", path)
@@ -122,6 +131,7 @@ def test_reads_vllm_arguments(tmp_path: Path) -> None:
         "float16",
         False,
     )
+    assert options.settings.tensor_parallel_size == 2
     assert ignored == ["disable_log_requests"]
 
 
@@ -141,7 +151,7 @@ def test_reads_the_vllm_load_format(
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"tensor_parallel_size": 2},
+        {"pipeline_parallel_size": 2},
         {"enable_lora": True},
         {"speculative_config": {}},
         {"no_such_argument": 1},
