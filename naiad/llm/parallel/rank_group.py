@@ -39,6 +39,8 @@ from naiad.llm.step.step_stager import StepStager
 
 Kind = TypeVar("Kind", bound=message.Message)
 
+NEWS_S = 0.5
+"""How long the end of a rank may take to become known after its connections broke."""
 OPEN_LIMIT_S = 1800.0
 """How long a rank may take to start and to load its part."""
 
@@ -54,6 +56,7 @@ class RankGroup:
         self.shard = Shard(0, size)
         self.device = device
         self.failure = ""
+        self._is_lost = threading.Event()
         self.on_lost: Callable[[str], None] | None = None
         """Called from another thread when a rank has died."""
         self._timeout_s = settings.collective_timeout_s
@@ -153,6 +156,7 @@ class RankGroup:
             return
         rank = self._processes.index(process) + 1
         self.failure = f"rank {rank} of {self.shard.size} {self._end_of(rank)}"
+        self._is_lost.set()
         if self.on_lost is not None:
             self.on_lost(self.failure)
 
@@ -173,9 +177,7 @@ class RankGroup:
         """A rank that died breaks the connection first, and its end is known a moment later."""
         if isinstance(error, RankLostError):
             return error
-        for rank, process in enumerate(self._processes, 1):
-            if not self.failure and process.poll() is not None:
-                self.failure = f"rank {rank} of {self.shard.size} {self._end_of(rank)}"
+        self._is_lost.wait(NEWS_S)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         return RankLostError(
             self.failure or f"the {self.shard.size} ranks cannot go on together: {reason}"

@@ -90,6 +90,14 @@ def test_structured_output(tmp_path: Path, open_engine: Open) -> None:
     assert all(token % 2 == 0 for token in one["a", 0])
 
 
+def test_random_weights_are_drawn_by_each_rank(tmp_path: Path, open_engine: Open) -> None:
+    save_checkpoint("smollm2", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    engine = open_engine(tmp_path, tensor_parallel_size=2, load_format="dummy")
+    done = run(engine, [request("a", [1, 2, 210], max_tokens=5)])
+    assert len(done["a", 0].tokens) == 5
+
+
 def test_prefixes_are_found_again(tmp_path: Path, open_engine: Open) -> None:
     save_checkpoint("llama3", tmp_path)
     prompt = [(5 * index) % 200 + 1 for index in range(16)]
