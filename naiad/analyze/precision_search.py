@@ -24,7 +24,7 @@ from naiad.analyze.space import Dimension, Space
 from naiad.backends.llm.checkpoint import find_checkpoint
 from naiad.backends.llm.options import read_options
 from naiad.backends.served_config import ServedConfig
-from naiad.errors import NaiadError
+from naiad.errors import NaiadError, unsupported
 from naiad.llm.engine_settings import EngineSettings
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.config_json import config_to_dict
@@ -122,6 +122,11 @@ def _request(
 ) -> ProbeRequest:
     served = msgspec.convert(config_to_dict(config), ServedConfig, strict=False)
     options = read_options(served)
+    if options.settings.tensor_parallel_size > 1:
+        raise unsupported(
+            "precisions are compared on one rank, and tensor_parallel_size is "
+            f"{options.settings.tensor_parallel_size}"
+        )
     versions = sorted(
         (path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name)
     )

@@ -84,6 +84,13 @@ def test_a_checkpoint_that_is_not_there_is_a_reason(tmp_path: Path) -> None:
     assert ["no checkpoint 'nowhere.gguf'" in one.reason for one in found] == [True, True]
 
 
+def test_a_split_model_is_a_reason(tmp_path: Path) -> None:
+    config = ModelConfig(name="m", backend="llm")
+    config.parameters["tensor_parallel_size"].string_value = "2"
+    found = asyncio.run(measure_precisions(config, tmp_path, [Precision()], ""))
+    assert "compared on one rank, and tensor_parallel_size is 2" in found[0].reason
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch", reason="needs torch (the llm extra)")
