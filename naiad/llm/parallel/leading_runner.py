@@ -35,9 +35,7 @@ class LeadingRunner(Runner):
         self._new_blocks: tuple[list[int], list[int]] = ([], [])
         launched = super().launch(plan)
         if launched.event is not None:
-            launched.event = WatchedEvent(  # type: ignore[assignment]
-                launched.event, self.timeout_s, self.check
-            )
+            launched.event = WatchedEvent(launched.event, self.timeout_s, self.check)
         return launched
 
     def _send_updates(

@@ -17,7 +17,7 @@ from naiad.llm.engine_settings import EngineSettings
 _LENGTH = struct.Struct("<I")
 
 
-class Message(msgspec.Struct, array_like=True, frozen=True, tag=True):
+class Message(msgspec.Struct, array_like=True, tag=True):
     pass
 
 
