@@ -1,4 +1,4 @@
-"""Tests `naiad analyze` with a language model: it searches quantization and shows what that costs."""
+"""Tests `naiad analyze` with a language model: it searches quantization and shows its cost."""
 
 from __future__ import annotations
 
