@@ -44,8 +44,6 @@ frameworks: $(VENV)/.dev  ## the backends' tests with PyTorch and OpenVINO too, 
 
 test-llm: $(VENV)/.dev  ## the language-model tests, which `make test` skips (installs torch and transformers)
 	$(BIN)/python -m pip install -q "torch==2.13.0" -e ".[llm,openvino-llm,kv-events]" gguf accelerate xgrammar jsonschema
-	$(BIN)/python -m pytest tests/unit/llm tests/unit/backends/llm $(wildcard tests/server/test_llm*.py tests/server/test_openai*.py)
-	$(BIN)/python -m pip install -q "torch==2.13.0" -e ".[llm,openvino-llm]" gguf accelerate xgrammar jsonschema
 	$(BIN)/python -m pytest tests/unit/llm tests/unit/backends/llm tests/unit/tools/test_quantize.py tests/unit/analyze/test_precision.py $(wildcard tests/server/test_llm*.py tests/server/test_openai*.py)
 
 test-browser: $(VENV)/.dev  ## the console's tests in chromium (apt-get install chromium), with axe-core where npm can fetch it

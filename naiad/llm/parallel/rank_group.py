@@ -209,4 +209,7 @@ def rank_devices(device: torch.device, size: int) -> list[str]:
 
 
 def rank_settings(settings: EngineSettings, device: str) -> EngineSettings:
-    return msgspec.structs.replace(settings, device=device)
+    """Returns the settings of a rank other than 0. Only rank 0 publishes what the cache holds."""
+    return msgspec.structs.replace(
+        settings, device=device, kv_events_endpoint="", kv_events_replay_endpoint=""
+    )
