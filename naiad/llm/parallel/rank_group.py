@@ -81,7 +81,10 @@ class RankGroup:
             torch.set_num_threads(num_threads)
             self.collectives = Collectives(self.shard, store, device, self._timeout_s)
         except BaseException as error:
+            reason = self._told_reason() if isinstance(error, RuntimeError) else ""
             self.close()
+            if reason:
+                raise invalid_arg(reason) from None
             if isinstance(error, OSError | RuntimeError) and not isinstance(error, NaiadError):
                 raise unavailable(f"the ranks cannot be started: {error}") from error
             raise
@@ -149,6 +152,18 @@ class RankGroup:
                 raise internal(f"rank {rank} of {self.shard.size} {self._end_of(rank)}")
             found.append(got)
         return found
+
+    def _told_reason(self) -> str:
+        """Returns what a rank said before its connections broke; empty if none said anything."""
+        for rank, channel in enumerate(self._channels, 1):
+            channel.settimeout(NEWS_S)
+            try:
+                got = message.receive(channel)
+            except OSError:
+                continue
+            if isinstance(got, message.Failed):
+                return f"rank {rank} of {self.shard.size}: {got.reason}"
+        return ""
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         process.wait()
