@@ -34,7 +34,7 @@ _MADE_BY_PREPROCESSING = {"end_id": "OUT_END_ID", "pad_id": "OUT_PAD_ID"}
 
 
 def parallel_parameter(size: int) -> str:
-    return _parameter("tensor_parallel_size", str(size))
+    return string_parameter("tensor_parallel_size", str(size))
 
 
 def preprocessing_config(checkpoint: str) -> str:
