@@ -29,7 +29,7 @@ def _decode_attention_kernel(
     GROUP_OUT: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM_PAD: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
-    IS_EXACT: tl.constexpr, IS_DEPENDENT: tl.constexpr,
+    IS_EXACT: tl.constexpr, IS_FP8: tl.constexpr, IS_DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     kv_head = tl.program_id(0)
     chunk = tl.program_id(1)
@@ -58,6 +58,9 @@ def _decode_attention_kernel(
     )
     wait_for_inputs(IS_DEPENDENT)
     q = tl.load(q_ptr + q_at, mask=q_mask, other=0.0)
+    if IS_FP8 and not IS_EXACT:
+        # One instruction turns fp8 into float16; bfloat16 takes a way through float32.
+        q = q.to(tl.float16)
     best = tl.full((GROUP_PAD,), float("-inf"), tl.float32)
     total = tl.zeros((GROUP_PAD,), tl.float32)
     acc = tl.zeros((GROUP_PAD, DIM_PAD), tl.float32)
@@ -69,7 +72,7 @@ def _decode_attention_kernel(
         kv_mask = is_valid[:, None] & in_dims[None, :] if DIM_PAD != HEAD_DIM else is_valid[:, None]
         k = tl.load(k_ptr + line[:, None] + dims[None, :], mask=kv_mask, other=0.0)
         v = tl.load(v_ptr + line[:, None] + dims[None, :], mask=kv_mask, other=0.0)
-        if k.dtype != q.dtype:  # an fp8 cache; `scale` includes that of its keys
+        if IS_FP8:  # `scale` includes that of the keys
             k = k.to(q.dtype)
             v = v.to(q.dtype)
         if IS_EXACT:
@@ -199,7 +202,8 @@ class DecodeAttention:
             GROUP_OUT=next_power_of_2(group),
             HEAD_DIM=head_dim, DIM_PAD=padded_head_dim(head_dim), PAGE=page, TILE=tile,
             HAS_SOFTCAP=softcap != 0.0, HAS_WINDOW=window != 0,
-            IS_EXACT=query.dtype == torch.float32, num_warps=num_warps, num_stages=num_stages,
+            IS_EXACT=query.dtype == torch.float32, IS_FP8=keys.dtype == torch.float8_e4m3fn,
+            num_warps=num_warps, num_stages=num_stages,
         )  # fmt: skip
 
 
