@@ -1,7 +1,7 @@
 """Kills workers, templates and processes that models have started, at random, under mixed load. The
 clients check every response.
 
-    python -m tests.attacks.random_kills --kills 1000 [--seed 7]
+    python -m tests.attacks.random_kills --kills 1000 [--seed 7] [--pause 0.05]
 
 The load is JSON and binary tensors over HTTP, unary calls and streams over gRPC, event streams, an
 ensemble, and models that fork. The rules:
@@ -343,9 +343,10 @@ def make_clients(server: Server) -> list[Client]:
 
 
 class Run:
-    def __init__(self, server: Server, seed: int) -> None:
+    def __init__(self, server: Server, seed: int, pause_s: float) -> None:
         self._server = server
         self._random = random.Random(seed)
+        self._pause_s = pause_s
         self._kills: list[Kill] = []
         self._is_over = threading.Event()
         self._lock = threading.Lock()
@@ -388,7 +389,7 @@ class Run:
 
     def _load(self, client: Client) -> None:
         numbers = iter(range(1, 1 << 24, 3))
-        while not self._is_over.is_set():
+        while not self._is_over.wait(self._pause_s):
             number = next(numbers)
             start_s = time.monotonic()
             try:
@@ -510,12 +511,14 @@ def _children(pid: int) -> list[int]:
     return children
 
 
-def attack(num_kills: int, seed: int, report: Callable[[str], None] = print) -> Outcome:
+def attack(
+    num_kills: int, seed: int, report: Callable[[str], None] = print, pause_s: float = 0.0
+) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         repository = write_repository(Path(folder) / "models")
         server = launch_naiad([str(repository)], FLAGS)
         try:
-            outcome = Run(server.wait_started(), seed).run(num_kills)
+            outcome = Run(server.wait_started(), seed, pause_s).run(num_kills)
         finally:
             if server.process.poll() is None:
                 server.stop()
@@ -540,9 +543,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="0 chooses one")
+    parser.add_argument(
+        "--pause", type=float, default=0.0, help="seconds between a client's requests"
+    )
     arguments = parser.parse_args()
     seed = arguments.seed or random.SystemRandom().randrange(1, 1 << 31)
-    return 1 if attack(arguments.kills, seed).violations else 0
+    outcome = attack(arguments.kills, seed, pause_s=arguments.pause)
+    return 1 if outcome.violations else 0
 
 
 if __name__ == "__main__":
