@@ -39,6 +39,7 @@ from tests.attacks.random_kills import (
     NOTICE_S,
     PARTS,
     REQUEST_LIMIT_S,
+    HttpClient,
     Kill,
     RefusedError,
     write_repository,
@@ -184,8 +185,10 @@ class Soak:
                 self._judge(client, start_s, str(error))
             except Exception as error:
                 self._violate(f"{client.name}: {type(error).__name__}: {error}"[:600])
-                if not isinstance(error, AssertionError):
-                    return  # the connection or the stream is lost
+                if isinstance(client, HttpClient):
+                    client.close()  # the next request opens another connection
+                elif not isinstance(error, AssertionError):
+                    return  # the channel or the stream is lost
 
     def _judge(self, client: Client, start_s: float, message: str) -> None:
         """An error is right only if a worker that the request needed was killed meanwhile."""
