@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-llm test-browser test-gpu frameworks check coverage attack bench image-test deploy-test differential soak proto wheel clean
+.PHONY: help serve test test-llm test-browser test-gpu frameworks check coverage attack fuzz bench image-test deploy-test differential soak mixed-soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,11 @@ coverage: $(VENV)/.dev  ## run the tests, or those of TESTS=..., and report the 
 attack: $(VENV)/.dev  ## attack live servers (or only NAMES=...): worst probe latency, peak memory, what is left
 	$(BIN)/python -m tests.attacks.run $(NAMES)
 
+SECONDS ?= 600
+fuzz: $(VENV)/.dev  ## fuzz the parsers and live servers for SECONDS=600 each, or only TARGETS="json http2"
+	$(BIN)/python -m pip install -q --group fuzz
+	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS)
+
 IMAGE_OUT ?= build/image
 image-test: $(VENV)/.dev  ## as root, with mmdebstrap: build the CPU image's root file system and run the server in it
 	PYTHON=$(BIN)/python deploy/docker/root_file_system.sh $(IMAGE_OUT)
@@ -96,6 +101,10 @@ docs: $(VENV)/.docs  ## check the links of all pages and build the site into bui
 
 soak: $(VENV)/.dev  ## a million small requests and 10,000 large ones: memory stays flat
 	$(BIN)/python -m bench.memory
+
+HOURS ?= 2
+mixed-soak: $(VENV)/.dev  ## HOURS=2 of everything at once, with kills and reloads: table and plot in build/soak
+	$(BIN)/python -m bench.mixed_soak --hours $(HOURS)
 
 proto: $(VENV)/.dev  ## generate naiad/pb from proto/
 	PYTHON=$(BIN)/python proto/generate.sh

@@ -39,7 +39,7 @@ def read_gguf_config(file: GgufFile, path: Path) -> DecoderConfig:
             f"'{path.name}' holds architecture '{architecture}', expected one of "
             f"{', '.join(ARCHITECTURES)}"
         )
-    return llama.read_config(_as_config_json(file, architecture))
+    return llama.FAMILY.checked_config(_as_config_json(file, architecture), f"'{path.name}'")
 
 
 def stored_rows(config: DecoderConfig, name: str) -> NDArray[np.intp] | None:

@@ -3,10 +3,11 @@ several with an index."""
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from naiad.errors import invalid_arg, not_found
 
 INDEX = "model.safetensors.index.json"
+MAX_NAME_BYTES = 255
 
 
 class SafetensorsSource:
@@ -51,11 +53,32 @@ class SafetensorsSource:
         return columns
 
 
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def _indexed_files(index: Path) -> list[str]:
+    try:
+        names = sorted(
+            set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values())
+        )
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise invalid_arg(
+            f"{INDEX} of checkpoint '{index.parent.name}' cannot be read: {error}"
+        ) from error
+    for name in names:
+        if Path(name).name != name or not 0 < len(os.fsencode(name)) <= MAX_NAME_BYTES:
+            raise invalid_arg(
+                f"{INDEX} of checkpoint '{index.parent.name}' names the file '{name[:80]}', "
+                "expected a file of the same folder"
+            )
+    return names
+
+
 def _files(folder: Path) -> list[Path]:
     index = folder / INDEX
     if index.exists():
-        weight_map: dict[str, str] = json.loads(index.read_text())["weight_map"]
-        paths = [folder / name for name in sorted(set(weight_map.values()))]
+        paths = [folder / name for name in _indexed_files(index)]
     else:
         paths = sorted(folder.glob("*.safetensors"))
     missing = [path.name for path in paths if not path.exists()]

@@ -14,8 +14,10 @@ from naiad.llm.checkpoint.gguf_config import read_gguf_config
 from naiad.llm.checkpoint.gguf_file import GgufFile
 from naiad.llm.checkpoint.gguf_tokenizer import build_tokenizer
 from naiad.llm.models.decoder_config import DecoderConfig
+from naiad.llm.models.family import check_sizes
 from naiad.llm.text.tokenizer import Tokenizer
 
+DEFAULT_CONTEXT = 4096
 KV_ELEMENT_BYTES = 2
 """float16, because EXACT in engine.py asks for it."""
 
@@ -47,13 +49,21 @@ def _read_folder(path: Path) -> OpenvinoCheckpoint:
     tokenizer = read_tokenizer(folder)
     if tokenizer is None:
         raise invalid_arg(f"checkpoint '{path.name}' has no tokenizer.json")
-    config: dict[str, Any] = folder.config
-    heads = int(config["num_attention_heads"])
-    head_dim = int(config.get("head_dim") or config["hidden_size"] // heads)
-    kv_bytes = _kv_bytes(
-        int(config["num_hidden_layers"]), int(config.get("num_key_value_heads") or heads), head_dim
-    )
-    return OpenvinoCheckpoint(tokenizer, int(config.get("max_position_embeddings", 4096)), kv_bytes)
+    source = f"config.json of checkpoint '{path.name}'"
+    check_sizes(folder.config, source)
+    try:
+        kv_bytes = _folder_kv_bytes(folder.config)
+    except KeyError as error:
+        raise invalid_arg(f"{source} has no {error.args[0]}") from error
+    context = folder.config.get("max_position_embeddings") or DEFAULT_CONTEXT
+    return OpenvinoCheckpoint(tokenizer, context, kv_bytes)
+
+
+def _folder_kv_bytes(config: dict[str, Any]) -> int:
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    kv_heads = config.get("num_key_value_heads") or heads
+    return _kv_bytes(config["num_hidden_layers"], kv_heads, head_dim)
 
 
 def _kv_bytes(layers: int, kv_heads: int, head_dim: int) -> int:

@@ -161,7 +161,7 @@ def _load_family(
     log: Log | None,
     peers: Peers | None,
 ) -> Engine:
-    whole = family.read_config(folder.config)
+    whole = family.checked_config(folder.config, f"config.json of checkpoint '{folder.path.name}'")
     config = whole if peers is None else peers.shard.config(whole)
     device = choose_device(settings)
     dtype = choose_dtype(settings, config.dtype, device)

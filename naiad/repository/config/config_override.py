@@ -29,7 +29,7 @@ _PREFIX = "Invalid config override: "
 def parse_override(text: str | bytes) -> ModelConfig:
     try:
         document = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidConfigError(
             [Problem(code="bad-json", message=f"{_PREFIX}not valid JSON: {error}")]
         ) from error

@@ -219,12 +219,12 @@ def _read_enum(enum: EnumDescriptor, is_negative: bool, token: Token, shown: str
 
 def _enum_fix(enum: EnumDescriptor, token: Token) -> str:
     word = token.text.strip("\"'")
-    if token.kind is Kind.STRING and word in enum.values_by_name:
+    # A list, because protobuf's own map fails for strings that are not UTF-8.
+    names = list(enum.values_by_name)
+    if token.kind is Kind.STRING and word in names:
         return f"write {word} without quotes"
-    prefix = next(iter(enum.values_by_name)).split("_")[0]
-    near = nearest(word, enum.values_by_name) or nearest(
-        f"{prefix}_{word}".upper(), enum.values_by_name
-    )
+    prefix = names[0].split("_")[0]
+    near = nearest(word, names) or nearest(f"{prefix}_{word}".upper(), names)
     return f"did you mean {near}?" if near else ""
 
 

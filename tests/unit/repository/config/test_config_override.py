@@ -160,3 +160,8 @@ def test_the_number_of_reported_problems_is_limited() -> None:
     with pytest.raises(InvalidConfigError) as raised:
         parse_override_dict({f"oops{i}": 1 for i in range(10_000)})
     assert len(raised.value.problems) == 100
+
+
+def test_rejects_text_that_is_not_unicode() -> None:
+    with pytest.raises(InvalidConfigError, match="not valid JSON"):
+        parse_override('{"name": "\ud800"}')
