@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from naiad.errors import NaiadError
-from naiad.llm.models.registry import FAMILIES
+from naiad.llm.models import llama
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -21,7 +21,7 @@ CONFIG: dict[str, Any] = {
 
 
 def test_reads_a_config() -> None:
-    config = FAMILIES["llama"].checked_config(CONFIG, "config.json")
+    config = llama.FAMILY.checked_config(CONFIG, "config.json")
     assert (config.num_layers, config.num_kv_heads, config.head_dim) == (2, 2, 8)
 
 
@@ -43,11 +43,11 @@ def test_reads_a_config() -> None:
 )
 def test_names_a_wrong_value(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(NaiadError, match=f"^config.json {message}"):
-        FAMILIES["llama"].checked_config(CONFIG | changes, "config.json")
+        llama.FAMILY.checked_config(CONFIG | changes, "config.json")
 
 
 @pytest.mark.parametrize("name", ["vocab_size", "hidden_size", "num_hidden_layers"])
 def test_names_a_missing_value(name: str) -> None:
     raw = {key: value for key, value in CONFIG.items() if key != name}
     with pytest.raises(NaiadError, match=f"^config.json has no {name}$"):
-        FAMILIES["llama"].checked_config(raw, "config.json")
+        llama.FAMILY.checked_config(raw, "config.json")
