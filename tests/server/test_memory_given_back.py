@@ -134,3 +134,25 @@ def test_attacks_stay_within_the_budget(server: Server, name: str) -> None:
         lambda: memory_bytes(server.pid)["Pss"] < before + LEFT_BYTES, "the memory is given back"
     )
     assert server.is_ready()
+
+
+def test_bodies_of_many_chunks_leave_no_memory(server: Server) -> None:
+    """A hundred bodies of 70,000 chunks of one byte, each of which is refused."""
+    head = (
+        b"POST /v2/models/inflate/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    body = b"1\r\na\r\n" * 70_000
+
+    def attack(count: int) -> None:
+        for _ in range(count):
+            with (
+                socket.create_connection(("127.0.0.1", server.http_port), 30) as connection,
+                contextlib.suppress(ConnectionError),
+            ):
+                connection.sendall(head + body)
+                assert connection.recv(16) == b"HTTP/1.1 400 Bad"
+
+    attack(5)
+    before = memory_bytes(server.pid)["Anonymous"]
+    attack(100)
+    assert memory_bytes(server.pid)["Anonymous"] < before + MIB
