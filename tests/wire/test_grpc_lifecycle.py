@@ -229,6 +229,29 @@ class TestDrain:
         handlers.held[0].reply([b"done"], 4)
         await rig.settle()
         assert call.messages == [(0, b"done")]
+        assert rig.transport.is_closed
+
+    async def test_an_open_stream_ends_with_its_client(self, handlers: Handlers) -> None:
+        """A client that was killed leaves its streams open, and its socket says EOF."""
+        rig = build(handlers)
+        rig.open(STREAM)
+        await rig.settle()
+        assert not rig.protocol.eof_received()
+        assert handlers.cancelled == 1
+        assert not rig.protocol.connection.streams
+
+    async def test_half_a_request_ends_with_its_client(self, handlers: Handlers) -> None:
+        rig = build(handlers)
+        whole = await rig.unary(HELD, b"x")
+        half = rig.open(HELD)
+        await rig.settle()
+        assert rig.protocol.eof_received()
+        await rig.settle()
+        assert half.reset_code == ErrorCode.CANCEL
+        handlers.held[0].reply([b"done"], 4)
+        await rig.settle()
+        assert whole.messages == [(0, b"done")]
+        assert rig.transport.is_closed
 
     async def test_a_connection_without_calls_closes_at_eof(self, handlers: Handlers) -> None:
         rig = build(handlers)

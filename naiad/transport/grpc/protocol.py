@@ -36,7 +36,7 @@ from naiad.transport.http2.event import (
 )
 from naiad.transport.http2.frame import MAX_STREAM_ID, ErrorCode
 from naiad.transport.http2.limits import KIB, MIB
-from naiad.transport.http2.stream import CLOSED, HALF_CLOSED_LOCAL, Stream
+from naiad.transport.http2.stream import CLOSED, HALF_CLOSED_LOCAL, HALF_CLOSED_REMOTE, Stream
 
 if TYPE_CHECKING:
     from naiad.transport.grpc.endpoint import GrpcEndpoint
@@ -203,11 +203,20 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                     pass
 
     def eof_received(self) -> bool:
-        """A client that only half-closes its socket still gets its responses. TLS does not support
-        this."""
-        if not self.connection.streams or self._transport.get_extra_info("ssl_object") is not None:
+        """A client that only half-closes its socket still gets the responses to requests that have
+        arrived as a whole. The other calls end: what they wait for cannot arrive any more. TLS does
+        not support this."""
+        if self._transport.get_extra_info("ssl_object") is not None:
+            return False
+        for stream in list(self.connection.streams.values()):
+            if stream.state != HALF_CLOSED_REMOTE:
+                if stream.context is not None:
+                    stream.context.cancel()
+                self.sender.reset(stream, ErrorCode.CANCEL)
+        if not self.connection.streams:
             return False
         self.drain()
+        self.finish_drain()
         return True
 
     def pause_writing(self) -> None:
