@@ -29,6 +29,7 @@ from pathlib import Path
 import uvloop
 
 from naiad import __version__, log, tables, wiring
+from naiad.core.install_advice import shell_command
 from naiad.core.memory_trim import MemoryTrim, limit_kept_memory
 from naiad.core.reread import Reread
 from naiad.errors import Code, NaiadError
@@ -328,7 +329,8 @@ class Server:
             url = f"{http_scheme}://{urls['HTTPService']}"
             rows.append(("Try", f"curl -s {url}/v2/models/{names[0]}"))
             if http_scheme == "http":
-                rows.append(("", f"naiad perf -m {names[0]} -u {urls['HTTPService']}"))
+                perf = f"{shell_command()} perf -m {names[0]} -u {urls['HTTPService']}"
+                rows.append(("", perf))
         if rows:
             log.table(tables.render_table(["Service", "Address"], rows, _columns()))
 

@@ -13,6 +13,7 @@ import click
 from naiad.chat.client import ChatClient, ChatError, Sampling
 from naiad.chat.conversation import HELP, Conversation
 from naiad.chat.local_server import serve_checkpoint
+from naiad.core.install_advice import shell_command
 from naiad.tools.command_context import CONTEXT
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -108,9 +109,10 @@ def _connected(target: str, model: str, api_key: str) -> Iterator[tuple[ChatClie
                 yield client, client.choose_model(model)
             except ChatError as error:
                 if target == DEFAULT_URL and "cannot connect" in str(error):
+                    command = shell_command()
                     raise ChatError(
-                        f"no server answers at {DEFAULT_URL}; start one with `naiad serve --model "
-                        "CHECKPOINT`, or name a checkpoint: `naiad chat CHECKPOINT`"
+                        f"no server responds at {DEFAULT_URL}; start one with `{command} serve "
+                        f"--model CHECKPOINT`, or name a checkpoint: `{command} chat CHECKPOINT`"
                     ) from error
                 raise
             return

@@ -1,7 +1,9 @@
-"""The command that installs an extra, for the way this copy of Naiad was installed."""
+"""Commands to show to a user, for the way this copy of Naiad was installed."""
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import naiad
@@ -12,3 +14,15 @@ def install_command(extra: str) -> str:
     root = Path(naiad.__file__).parent.parent
     package = "." if (root / "pyproject.toml").is_file() else "naiad"
     return f"pip install '{package}[{extra}]'"
+
+
+def shell_command(search_path: str | None = None) -> str:
+    """Returns `naiad` if a shell finds this installation under that name, else the path of its
+    script, such as `.venv/bin/naiad`. It is not for clients, who must not see paths."""
+    script = Path(sys.executable).with_name("naiad")
+    if not script.is_file():
+        return "naiad"
+    found = shutil.which("naiad", path=search_path)
+    if found is not None and Path(found).resolve() == script.resolve():
+        return "naiad"
+    return str(script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script)

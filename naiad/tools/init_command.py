@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from naiad.core.install_advice import shell_command
 from naiad.repository.deploy.llm_config import checkpoint_name
 from naiad.repository.deploy.starter import init_model
 from naiad.tools.command_context import CONTEXT
@@ -34,7 +35,7 @@ def _model_command(kind: str, default_name: str, help: str, suffix: str) -> clic
             click.echo(path)
         if kind == "torchscript" and file is None:
             click.echo(f"Write the model with: python {out / model / 'export.py'}")
-        click.echo(f"Serve it with: naiad serve --model-repository {out}")
+        click.echo(f"Serve it with: {shell_command()} serve --model-repository {out}")
         if file is None:
             request = out / model / "request.json"
             click.echo(
@@ -138,7 +139,7 @@ def llm(
         tensor_parallel_size=tensor_parallel_size,
     ):
         click.echo(path)
-    click.echo(f"Serve it with: naiad serve --model-repository {out}")
+    click.echo(f"Serve it with: {shell_command()} serve --model-repository {out}")
     return 0
 
 

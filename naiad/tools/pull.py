@@ -23,6 +23,7 @@ import click
 import msgspec
 
 from naiad.backends.llm.checkpoint import PULLED, cache_dir, find_checkpoint
+from naiad.core.install_advice import shell_command
 from naiad.errors import internal, unavailable
 from naiad.tools.command_context import CONTEXT
 
@@ -62,7 +63,7 @@ def command(name: str) -> int:
     """
     path = pull(name, click.echo)
     click.echo(f"{name}: {path}")
-    click.echo(f"Serve it with: naiad serve --model {name}")
+    click.echo(f"Serve it with: {shell_command()} serve --model {name}")
     return 0
 
 
