@@ -24,7 +24,7 @@ from naiad.core.memory_budget import MemoryBudget
 from naiad.core.model_spec import ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
-from naiad.errors import Code, internal, unsupported
+from naiad.errors import Code, NaiadError, internal, unsupported
 from naiad.frontends.http.options import HttpOptions, Restriction
 from naiad.frontends.token_estimate import estimate_tokens, is_language
 from naiad.inference import InferenceCore, ReserveTokens
@@ -54,6 +54,7 @@ from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.key_metrics import KeyCounts, KeyReading
 from naiad.metrics.model_metrics import ModelSeries
 from naiad.metrics.operation import MetricOperation
+from naiad.repository.check.layout import layout_hints
 from naiad.repository.config.config import ConfigOptions
 from naiad.repository.deploy.deployer import Deployer
 from naiad.repository.deploy.draft import DraftLimits
@@ -559,7 +560,11 @@ def _store(repository: str, settings: Settings) -> Store:
     if is_remote(repository):
         return open_store(repository, settings.repository_cache_directory)
     if not Path(repository).is_dir():
-        raise internal(f"failed to stat file {repository}: no such directory")
+        raise NaiadError(
+            Code.INTERNAL,
+            f"failed to stat file {repository}: no such directory",
+            details="\n".join(layout_hints(Path(repository))),
+        )
     return LocalStore(Path(repository))
 
 

@@ -159,9 +159,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[
         tuple[str, ...],
         REPOSITORY(
-            "Serve a language model without a repository. CHECKPOINT is a checkpoint folder, a "
-            ".gguf file, a name known to `naiad pull` or a Hugging Face hub id. NAME=CHECKPOINT "
-            "sets the model's name. May be repeated.",
+            "Serve a model without a repository. CHECKPOINT is a language model (a checkpoint "
+            "folder, a .gguf file, a name known to `naiad pull` or a Hugging Face hub id) or a "
+            "file of another model (.onnx, .xml, .pt2, .py). NAME=CHECKPOINT sets the model's "
+            "name. May be repeated.",
             metavar="CHECKPOINT",
             is_extension=True,
         ),

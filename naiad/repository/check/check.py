@@ -23,6 +23,7 @@ from naiad.repository.check.layout import (
     EMPTY,
     EMPTY_EXPECTED,
     is_model_directory,
+    loose_file,
     misplaced_file,
 )
 from naiad.repository.check.packages import IsInstalled, check_package, is_installed
@@ -112,7 +113,12 @@ class _Check:
             )
             return []
         if not directories:
-            problem = Problem(code="empty-repository", message=EMPTY, expected=EMPTY_EXPECTED)
+            problem = Problem(
+                code="empty-repository",
+                message=EMPTY,
+                expected=EMPTY_EXPECTED,
+                fix=loose_file(path),
+            )
             self._add(Severity.WARNING, path, "", problem)
         return directories
 

@@ -12,6 +12,9 @@ from pathlib import Path
 from naiad.repository.config.autocomplete import MODEL_FILES
 from naiad.repository.scan import CONFIG_FILE
 
+LOOSE_SUFFIXES = (".onnx", ".xml", ".pt", ".pt2", ".plan")
+SINGLE_SUFFIXES = (".onnx", ".xml", ".pt2", ".gguf")
+"""Files that `naiad serve --model FILE` can serve."""
 EMPTY = "there are no models in this repository"
 EMPTY_EXPECTED = "one directory per model, each with a version directory such as 1"
 _FILES = (*MODEL_FILES.values(), "model.json")
@@ -36,8 +39,20 @@ def misplaced_file(model: Path) -> str:
     return next((file for file in _FILES if (model / file).exists()), "")
 
 
+def loose_file(path: Path) -> str:
+    """Where to move the first model file that lies in the repository itself; empty if there is
+    none."""
+    for file in sorted(path.iterdir()):
+        if file.is_file() and file.suffix in LOOSE_SUFFIXES:
+            place = path / file.stem / "1" / f"model{file.suffix}"
+            return f"move {file} to {place}"
+    return ""
+
+
 def layout_hints(path: Path) -> list[str]:
     """One sentence for each mistake. Empty for a path that cannot be read."""
+    if path.is_file() and path.suffix in SINGLE_SUFFIXES:
+        return [f"'{path}' is a file: serve it with --model {path}"]
     if not path.is_dir():
         return []
     if is_model_directory(path):
@@ -45,7 +60,8 @@ def layout_hints(path: Path) -> list[str]:
         return [f"'{path}' is a model, not a repository of models: use --model-repository {parent}"]
     models = _folders(path)
     if not models:
-        return [f"'{path}': {EMPTY}, expected {EMPTY_EXPECTED}"]
+        hint = loose_file(path)
+        return [f"'{path}': {EMPTY}, expected {EMPTY_EXPECTED}" + (f"; {hint}" if hint else "")]
     return [
         f"'{path / name / file}' is not in a version directory: move it to "
         f"{path / name / '1' / file}"

@@ -101,3 +101,26 @@ def test_the_demo_model_is_greedy_by_default() -> None:
     example = Path(__file__).parents[3] / "examples/llm/repository/smollm2/config.pbtxt"
     assert f"string_value: {line} }}" in example.read_text()
     assert "sampling_defaults" not in llm_config("/models/other")
+
+
+def test_a_file_of_a_model_is_linked_with_its_weights(tmp_path: Path) -> None:
+    for name in ("net.onnx", "net.onnx.data", "other.onnx"):
+        (tmp_path / name).write_bytes(b"x")
+    with checkpoint_repository([str(tmp_path / "net.onnx")]) as folder:
+        assert sorted(file.name for file in (folder / "net" / "1").iterdir()) == [
+            "net.onnx",
+            "net.onnx.data",
+        ]
+        config = (folder / "net" / "config.pbtxt").read_text()
+        assert 'backend: "onnxruntime"' in config
+        assert 'default_model_filename: "net.onnx"' in config
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "net.bin"
+    path.write_bytes(b"x")
+    with (
+        pytest.raises(NaiadError, match=r"expected a checkpoint .* or a model's file \(.onnx"),
+        checkpoint_repository([str(path)]),
+    ):
+        pass

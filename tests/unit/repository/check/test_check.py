@@ -346,3 +346,13 @@ def test_a_model_file_outside_of_a_version_directory(tmp_path: Path) -> None:
 def test_an_empty_or_a_missing_repository_has_a_hint_or_none(tmp_path: Path) -> None:
     assert layout_hints(tmp_path)[0].startswith(f"'{tmp_path}': there are no models")
     assert layout_hints(tmp_path / "nowhere") == []
+
+
+def test_a_model_file_in_the_repository_itself(tmp_path: Path) -> None:
+    file = tmp_path / "net.onnx"
+    file.write_bytes(b"x")
+    place = tmp_path / "net" / "1" / "model.onnx"
+    assert layout_hints(tmp_path)[0].endswith(f"; move {file} to {place}")
+    (finding,) = check_repository([tmp_path])
+    assert finding.problem.fix == f"move {file} to {place}"
+    assert layout_hints(file) == [f"'{file}' is a file: serve it with --model {file}"]
