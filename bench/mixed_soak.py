@@ -53,6 +53,8 @@ KILL_S = 20.0
 TEMPLATE_SHARE = 0.05
 RELOAD_S = 60.0
 READY_LIMIT_S = 120.0
+RESTART_LIMIT_S = 60.0
+"""A language model on a busy machine needs seconds to load again."""
 MAIN = Path(__file__).parents[1] / "tests" / "repositories" / "main"
 SEQUENCE_CONFIG = """backend: "python"
 max_batch_size: 4
@@ -191,12 +193,14 @@ class Soak:
                     return  # the channel or the stream is lost
 
     def _judge(self, client: Client, start_s: float, message: str) -> None:
-        """An error is right only if a worker that the request needed was killed meanwhile."""
+        """An error is right only if a worker that the request needed was killed meanwhile, or
+        before that and it still restarts."""
         end_s = time.monotonic()
         models = {"", *PARTS.get(client.model, (client.model,))}
+        before_s = RESTART_LIMIT_S if "is restarting" in message else NOTICE_S
         with self._lock:
             is_explained = any(
-                kill.model in models and start_s - NOTICE_S <= kill.time_s <= end_s
+                kill.model in models and start_s - before_s <= kill.time_s <= end_s
                 for kill in reversed(self._kills)
             )
             self.lost[client.name] += 1

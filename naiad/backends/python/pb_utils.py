@@ -6,6 +6,7 @@ classes; this file lists the names that model code sees and has the lookups by n
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -82,6 +83,15 @@ __all__ = [
     "unload_model",
     "using_decoupled_model_transaction_policy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Reports an unknown name under the name that models import, with the nearest known one."""
+    message = f"module 'triton_python_backend_utils' has no attribute '{name}'"
+    near = difflib.get_close_matches(name, __all__, 1)
+    if near:
+        message += f". Did you mean: '{near[0]}'?"
+    raise AttributeError(message, name=name)
 
 
 def get_input_tensor_by_name(
