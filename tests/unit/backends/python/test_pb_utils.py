@@ -18,5 +18,5 @@ def test_a_typo_gets_the_nearest_name() -> None:
 
 def test_a_name_that_nothing_resembles() -> None:
     assert not hasattr(pb_utils, "xyz")
-    with pytest.raises(AttributeError, match="has no attribute 'xyz'$"):
+    with pytest.raises(AttributeError, match=r"has no attribute 'xyz'$"):
         pb_utils.xyz  # noqa: B018
