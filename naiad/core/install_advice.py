@@ -12,8 +12,11 @@ import naiad
 def install_command(extra: str) -> str:
     """`pip install 'naiad[onnx]'`; in a checkout, which pip knows by its folder, `'.[onnx]'`."""
     root = Path(naiad.__file__).parent.parent
-    package = "." if (root / "pyproject.toml").is_file() else "naiad"
-    return f"pip install '{package}[{extra}]'"
+    if not (root / "pyproject.toml").is_file():
+        return f"pip install 'naiad[{extra}]'"
+    # Clients may see this, so it does not name the folder.
+    place = "" if root == Path.cwd() else " in the folder of Naiad's checkout"
+    return f"pip install '.[{extra}]'{place}"
 
 
 def shell_command(search_path: str | None = None) -> str:

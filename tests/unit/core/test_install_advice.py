@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.core.install_advice import shell_command
+from naiad.core.install_advice import install_command, shell_command
 
 
 @pytest.fixture
@@ -43,3 +43,12 @@ def test_a_command_of_another_installation_does_not_count(script: Path, tmp_path
     other.write_text("#!/bin/sh\n")
     other.chmod(0o755)
     assert shell_command(str(other.parent)) != "naiad"
+
+
+def test_a_checkout_is_installed_from_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    assert install_command("onnx") == "pip install '.[onnx]'"
+    monkeypatch.chdir(tmp_path)
+    assert install_command("onnx") == "pip install '.[onnx]' in the folder of Naiad's checkout"
