@@ -21,6 +21,7 @@ from naiad.frontends.grpc.frontend import API_CLASSES, GrpcFrontend
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.http.options import HttpOptions
 from naiad.ipc.generation_call import CALL_PARAMETER, read_call
+from naiad.repository.request_check import RequestCheck
 from tests.fakes import FakeCore, FakeTransport
 from tests.fakes.core import Held
 from tests.fakes.language import LanguageCore, piece, say
@@ -117,12 +118,19 @@ def on_loop(run: Callable[[], Awaitable[None]]) -> None:
         event_loop().run_until_complete(limited())
 
 
+def prepared(core: FakeCore) -> FakeCore:
+    """Lets every model check its inputs, as a real one does, and keeps nothing of a case."""
+    core.keeps_requests = False
+    for model in core.models.values():
+        model.check = RequestCheck(model.spec).check  # type: ignore[method-assign]
+    return core
+
+
 class HttpHost:
     """A frontend that lives as long as this process, and a new connection for each case."""
 
     def __init__(self, core: FakeCore) -> None:
-        self.core = core
-        self.core.keeps_requests = False
+        self.core = prepared(core)
         self.frontend = HttpFrontend(core, HttpOptions())
 
     async def feed(self, data: bytes, size: int) -> FakeTransport:
@@ -254,8 +262,7 @@ def chat(data: bytes) -> None:
 
 @cache
 def grpc_frontend() -> tuple[FakeCore, GrpcFrontend]:
-    core = FakeCore()
-    core.keeps_requests = False
+    core = prepared(FakeCore())
     return core, GrpcFrontend(core)
 
 
@@ -299,7 +306,7 @@ def feed(protocol: Any, transport: FakeTransport, data: bytes) -> None:
 def grpc_rig() -> GrpcRig:
     """A rig with an open connection. A case closes it at its end."""
     rig = GrpcRig()
-    rig.core.keeps_requests = False
+    prepared(rig.core)
     return rig
 
 

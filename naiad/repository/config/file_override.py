@@ -67,7 +67,10 @@ def write_override_files(model_name: str, files: dict[str, str | bytes]) -> Over
 
 def remove_leftovers() -> None:
     """Deletes the folders that killed servers of this user left behind."""
-    root = Path(tempfile.gettempdir())
+    try:
+        root = Path(tempfile.gettempdir())
+    except OSError:
+        return  # there is no temporary directory: nothing was left in it, either
     for folder in root.glob(f"{PREFIX}*-*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         try:

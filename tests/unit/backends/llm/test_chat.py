@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -118,3 +119,15 @@ def test_finds_templates_wherever_checkpoints_keep_them(
     assert read_chat_templates(tmp_path, process, tmp_path / "own.jinja").render([]) == "own"
     with pytest.raises(NaiadError, match="cannot be read"):
         read_chat_templates(tmp_path, process, tmp_path / "absent.jinja")
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video_url"])
+def test_content_that_would_be_fetched_is_refused(kind: str) -> None:
+    """Nothing opens a URL of a client: the request fails before the template sees it."""
+    process = Mock(spec=TextProcess)
+    templates = ChatTemplates({"default": ""}, {}, process)
+    process.run.reset_mock()
+    part = {"type": kind, kind: {"url": "http://169.254.169.254/latest/meta-data"}}
+    with pytest.raises(NaiadError, match=f"content of type '{kind}', but this model accepts only"):
+        templates.render([{"role": "user", "content": [part]}])
+    process.run.assert_not_called()
