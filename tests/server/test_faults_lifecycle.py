@@ -15,6 +15,7 @@ import pytest
 
 from tests.server.gates import Gate, HttpCall, Report, call_gate, eventually, in_thread, number
 from tests.server.harness import Server, launch_naiad, naiad, process_tree, wait_gone
+from tests.server.model_folder import Control, write_model
 
 EXPLICIT = ("--model-control-mode=explicit",)
 
@@ -327,3 +328,19 @@ def test_the_exit_timeout_limits_the_drain(
     assert any("Exit timeout expired" in line for line in server.lines)
     assert not wait_gone(pids)
     call.disconnect()
+
+
+def test_threads_that_a_model_leaves_do_not_keep_its_worker(tmp_path: Path) -> None:
+    """Fifty threads that never end: the model unloads in time, and the server exits with 0."""
+    threads = "[threading.Thread(target=time.sleep, args=(3600,)).start() for _ in range(50)]"
+    write_model(tmp_path, "leaks", initialize=f"import threading; {threads}")
+    write_model(tmp_path, "other")
+    with naiad([str(tmp_path)], [*EXPLICIT, "--load-model=*"]) as server:
+        control = Control(server)
+        assert control.word("leaks") == "leaks"
+        pid = control.pid("leaks")
+        assert control.unload("leaks") == (200, "")
+        assert not wait_gone([pid], 20)
+        assert control.word("other") == "other"
+        assert control.load("leaks") == (200, "")
+        assert server.stop() == 0
