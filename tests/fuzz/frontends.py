@@ -122,7 +122,7 @@ def prepared(core: FakeCore) -> FakeCore:
     """Lets every model check its inputs, as a real one does, and keeps nothing of a case."""
     core.keeps_requests = False
     for model in core.models.values():
-        model.check = RequestCheck(model.spec).check  # type: ignore[method-assign]
+        model.check = RequestCheck(model.spec).check
     return core
 
 

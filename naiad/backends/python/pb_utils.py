@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from naiad.backends.python.call import ResponseIterator
 from naiad.backends.python.config import ModelConfig
@@ -85,13 +85,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Reports an unknown name under the name that models import, with the nearest known one."""
-    message = f"module 'triton_python_backend_utils' has no attribute '{name}'"
-    near = difflib.get_close_matches(name, __all__, 1)
-    if near:
-        message += f". Did you mean: '{near[0]}'?"
-    raise AttributeError(message, name=name)
+if not TYPE_CHECKING:  # mypy would accept every name
+
+    def __getattr__(name: str) -> Any:
+        """Reports an unknown name under the name that models import, with the nearest known
+        one."""
+        message = f"module 'triton_python_backend_utils' has no attribute '{name}'"
+        near = difflib.get_close_matches(name, __all__, 1)
+        if near:
+            message += f". Did you mean: '{near[0]}'?"
+        raise AttributeError(message, name=name)
 
 
 def get_input_tensor_by_name(
