@@ -39,6 +39,7 @@ from tests.attacks.random_kills import (
     NOTICE_S,
     PARTS,
     REQUEST_LIMIT_S,
+    RESTART_LIMIT_S,
     HttpClient,
     Kill,
     RefusedError,
@@ -53,8 +54,6 @@ KILL_S = 20.0
 TEMPLATE_SHARE = 0.05
 RELOAD_S = 60.0
 READY_LIMIT_S = 120.0
-RESTART_LIMIT_S = 60.0
-"""A language model on a busy machine needs seconds to load again."""
 MAIN = Path(__file__).parents[1] / "tests" / "repositories" / "main"
 SEQUENCE_CONFIG = """backend: "python"
 max_batch_size: 4

@@ -6,7 +6,7 @@ clients check every response.
 The load is JSON and binary tensors over HTTP, unary calls and streams over gRPC, event streams, an
 ensemble, and models that fork. The rules:
 - every request gets a response, and no response is wrong;
-- a request fails only if a worker of its model was killed while it was under way;
+- a request fails only if a worker of its model was killed while it was under way, or restarts;
 - at the end all models serve, and the server's memory and descriptors are what they were after the
   first fifth of the kills;
 - nothing is left when the server has stopped.
@@ -51,6 +51,8 @@ RESTART_WAIT_S = 10.0
 READY_LIMIT_S = 60.0
 NOTICE_S = 1.0
 """A request that was sent this long after a kill may still have gone to the dead worker."""
+RESTART_LIMIT_S = 60.0
+"""On a busy machine a restart takes seconds, and the next kill may hit a worker that starts."""
 REAP_LIMIT_S = 10.0
 MEMORY_SLACK_BYTES = 24 << 20
 DESCRIPTOR_SLACK = 16
@@ -265,6 +267,8 @@ class EventStreamClient(HttpClient):
     def call(self, number: int) -> None:
         response = self._post(json.dumps({"IN": [number, STREAM_LENGTH]}).encode(), {})
         body = response.read()
+        if response.status != 200:
+            raise RefusedError(f"{response.status} {body.decode()}")
         assert body.startswith(b"data: "), (response.status, body[:200])
         events = [json.loads(part[6:]) for part in body.split(b"\n\n") if part]
         received = [event["OUT"] for event in events if "error" not in event]
@@ -404,12 +408,14 @@ class Run:
                     return  # the connection or the stream is lost
 
     def _judge(self, client: Client, start_s: float, message: str) -> None:
-        """An error is right only if a worker that the request needed was killed meanwhile."""
+        """An error is right only if a worker that the request needed was killed meanwhile, or
+        before that and it still restarts."""
         end_s = time.monotonic()
         models = {"", *PARTS.get(client.model, (client.model,))}
+        before_s = RESTART_LIMIT_S if "is restarting" in message else NOTICE_S
         with self._lock:
             is_explained = any(
-                kill.model in models and start_s - NOTICE_S <= kill.time_s <= end_s
+                kill.model in models and start_s - before_s <= kill.time_s <= end_s
                 for kill in reversed(self._kills)
             )
             self.outcome.lost[client.name] += 1
