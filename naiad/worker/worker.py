@@ -51,6 +51,10 @@ from naiad.worker.import_backend import import_backend
 from naiad.worker.ready_thread import start_ready_thread
 from naiad.worker.runtime import WorkerRuntime
 
+_OWN_CODE = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    "<frozen importlib",
+)
 TRACEBACK_LINES = 20
 
 
@@ -146,11 +150,11 @@ class Worker:
             cause = error.__cause__
             details = error.details
             if cause is not None and str(cause) not in error.message:
-                details = details or _last_lines(cause)
+                details = details or last_lines(cause)
             self.channel.send(Failed(WorkError.of(error), details))
             return
         work_error = WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}")
-        self.channel.send(Failed(work_error, _last_lines(error)))
+        self.channel.send(Failed(work_error, last_lines(error)))
 
     def _is_ready(self) -> bool:
         """Called in the thread of the readiness hook."""
@@ -172,7 +176,7 @@ class Worker:
         except BaseException as error:
             self.runtime.log(
                 "ERROR",
-                f"unload failed: {type(error).__name__}: {error}\n{_last_lines(error)}",
+                f"unload failed: {type(error).__name__}: {error}\n{last_lines(error)}",
                 "worker.py",
                 0,
             )
@@ -252,7 +256,7 @@ class Worker:
     def _error_responses(self, error: BaseException, count: int) -> list[WorkResponse | None]:
         """A backend turns the errors of its model into responses. An exception that arrives here is
         a defect of the backend, or an exit from inside the model."""
-        self.runtime.log("ERROR", f"execute failed: {_last_lines(error)}", "worker.py", 0)
+        self.runtime.log("ERROR", f"execute failed: {last_lines(error)}", "worker.py", 0)
         return [
             WorkResponse(error=WorkError(Code.INTERNAL.name, f"{type(error).__name__}: {error}"))
             for _ in range(count)
@@ -313,8 +317,15 @@ class Worker:
         self._finish(message.batch, requests, handles, input_end_ns, responses)
 
 
-def _last_lines(error: BaseException) -> str:
-    lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+def last_lines(error: BaseException) -> str:
+    """Returns the traceback, without the frames of Naiad before the first one of the model. A
+    SyntaxError of the model has none of the model's, and shows the line itself."""
+    entry = error.__traceback__
+    while entry is not None and entry.tb_frame.f_code.co_filename.startswith(_OWN_CODE):
+        entry = entry.tb_next
+    if entry is None and not isinstance(error, SyntaxError):
+        entry = error.__traceback__
+    lines = "".join(traceback.format_exception(type(error), error, entry)).rstrip().splitlines()
     return "\n".join(lines[-TRACEBACK_LINES:])
 
 
