@@ -45,22 +45,26 @@ def is_tensorrt_llm(raw: dict[str, Any]) -> bool:
 
 
 def num_rank_files(raw: dict[str, Any]) -> int:
-    """Returns over how many files, rank0.safetensors and so on, the tensors are split."""
-    return int((raw.get("mapping") or {}).get("tp_size") or 1)
+    """Returns over how many files, rank0.safetensors and so on, the tensors are split. Raises
+    NaiadError."""
+    size = _object(raw, "mapping").get("tp_size") or 1
+    if not isinstance(size, int) or size < 1:
+        raise invalid_arg("config.json of the TensorRT-LLM checkpoint has a tp_size below 1")
+    return size
 
 
 def as_hugging_face(raw: dict[str, Any]) -> dict[str, Any]:
     """Raises NaiadError."""
     architecture = raw["architecture"]
-    if architecture not in MODEL_TYPES:
+    if not isinstance(architecture, str) or architecture not in MODEL_TYPES:
         raise unsupported(
             f"architecture '{architecture}' of a TensorRT-LLM checkpoint, expected one of "
             f"{', '.join(MODEL_TYPES)}"
         )
-    mapping = raw.get("mapping") or {}
-    if mapping.get("world_size", 1) != num_rank_files(raw):
+    world_size = _object(raw, "mapping").get("world_size", 1)
+    if world_size != num_rank_files(raw):
         raise unsupported(
-            f"the TensorRT-LLM checkpoint has {mapping['world_size']} ranks and a tp_size of "
+            f"the TensorRT-LLM checkpoint has {world_size} ranks and a tp_size of "
             f"{num_rank_files(raw)}; expected tensor parallelism alone (pp_size and cp_size 1)"
         )
     missing = [
@@ -70,7 +74,7 @@ def as_hugging_face(raw: dict[str, Any]) -> dict[str, Any]:
     ]
     if missing:
         raise invalid_arg(f"config.json of the TensorRT-LLM checkpoint has no {missing[0]}")
-    quantization = raw.get("quantization") or {}
+    quantization = _object(raw, "quantization")
     config = {
         "model_type": MODEL_TYPES[architecture],
         "vocab_size": raw["vocab_size"],
@@ -94,3 +98,12 @@ def as_hugging_face(raw: dict[str, Any]) -> dict[str, Any]:
     if quantization.get("quant_algo"):
         config["quantization_config"] = {"quant_method": "tensorrt_llm", **quantization}
     return config
+
+
+def _object(raw: dict[str, Any], name: str) -> dict[str, Any]:
+    value = raw.get(name) or {}
+    if not isinstance(value, dict):
+        raise invalid_arg(
+            f"config.json of the TensorRT-LLM checkpoint has a {name} that is not an object"
+        )
+    return value
