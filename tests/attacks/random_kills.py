@@ -315,13 +315,21 @@ class GrpcStreamClient:
     def call(self, number: int) -> None:
         tensor = grpc_client.InferInput("IN", [2], "INT32")
         tensor.set_data_from_numpy(np.array([number, STREAM_LENGTH], np.int32))
-        self._client.async_stream_infer("streams", [tensor], request_id=str(number))
-        for index in range(STREAM_LENGTH):
+        # The end is a response of its own: a worker that is killed before it has sent that fails
+        # the request, although all values are here.
+        self._client.async_stream_infer(
+            "streams", [tensor], request_id=str(number), enable_empty_final_response=True
+        )
+        for index in range(STREAM_LENGTH + 1):
             result, error = self._received.get(timeout=REQUEST_LIMIT_S)
             if error is not None:
                 raise RefusedError(f"{error.status()} {error.message()}")
-            assert result.get_response().id == str(number), result.get_response()
-            assert result.as_numpy("OUT").tolist() == [number + index]
+            response = result.get_response()
+            assert response.id == str(number), response
+            is_last = response.parameters["triton_final_response"].bool_param
+            assert is_last == (index == STREAM_LENGTH), response
+            if not is_last:
+                assert result.as_numpy("OUT").tolist() == [number + index]
 
 
 Client = HttpClient | GrpcClient | GrpcStreamClient
@@ -405,6 +413,7 @@ class Run:
             except BaseException as error:
                 self._violate(f"{client.name}: {type(error).__name__}: {error}"[:400])
                 if not isinstance(error, AssertionError):
+                    self._violate(f"the log then: {self._server.tail(30)}")
                     return  # the connection or the stream is lost
 
     def _judge(self, client: Client, start_s: float, message: str) -> None:
