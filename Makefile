@@ -75,7 +75,7 @@ attack: $(VENV)/.dev  ## attack live servers (or only NAMES=...): worst probe la
 	$(BIN)/python -m tests.attacks.run $(NAMES)
 
 SECONDS ?= 600
-fuzz: $(VENV)/.dev  ## fuzz the parsers and live servers for SECONDS=600 each, or only TARGETS="json http2"
+fuzz: $(VENV)/.dev  ## fuzz the parsers and live servers for SECONDS=600 each, or only TARGETS="json http2"; gguf and safetensors need ".[llm]"
 	$(BIN)/python -m pip install -q --group fuzz
 	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS)
 

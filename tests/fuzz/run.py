@@ -108,6 +108,10 @@ def main() -> int:
     print("| target | seconds | cases | result |\n|---|---:|---:|---|", flush=True)
     for name in chosen.names or targets:
         target = targets[name]
+        missing = target.missing_packages()
+        if missing:
+            print(f"| {name} | 0 | 0 | skipped: needs {', '.join(missing)} |", flush=True)
+            continue
         run = run_live if target.is_live else run_guided
         start_s = time.monotonic()
         num_cases, remark, is_good = run(target, chosen.seconds, chosen.seed)

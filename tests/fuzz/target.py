@@ -8,7 +8,7 @@ Rule: a target accepts the typed errors that a client or an operator would see, 
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -37,6 +37,9 @@ class Target(msgspec.Struct, frozen=True):
     """True if `run` sends to a server in another process: coverage cannot guide it."""
     needs: tuple[str, ...] = ()
     """Packages without which the target cannot run."""
+
+    def missing_packages(self) -> list[str]:
+        return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
     def seeds(self) -> list[bytes]:
         return [*_files(FOLDER / "seeds" / self.name), *self.more_seeds()]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 
 import pytest
@@ -19,9 +18,8 @@ load_targets()
 @pytest.fixture(params=sorted(TARGETS))
 def target(request: pytest.FixtureRequest) -> Target:
     chosen = TARGETS[request.param]
-    for package in chosen.needs:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"needs {package}")
+    if chosen.missing_packages():
+        pytest.skip(f"needs {', '.join(chosen.missing_packages())}")
     return chosen
 
 
