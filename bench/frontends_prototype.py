@@ -466,9 +466,7 @@ def start(design: str, frontends: int, instances: int) -> tuple[int, list[int], 
             raw = design == "A-raw"
             pids.append(fork(lambda: run_scheduler([a for a, _ in links], ends, raw=raw)))
             for front in range(frontends):
-                pids.append(
-                    fork(lambda front=front: run_frontend_a(socks[front], links[front][1]))
-                )
+                pids.append(fork(lambda front=front: run_frontend_a(socks[front], links[front][1])))
             opened += [sock for pair in links for sock in pair]
     for sock in (*socks, *opened):
         sock.close()
@@ -504,9 +502,7 @@ def measure(design: str, frontends: int, options: argparse.Namespace) -> dict[st
         load(options.wrk, port, options.connections, 1, options.threads)
         counts[:] = 0
         before, begin = cpu_s(pids), time.monotonic()
-        rate, p99 = load(
-            options.wrk, port, options.connections, options.seconds, options.threads
-        )
+        rate, p99 = load(options.wrk, port, options.connections, options.seconds, options.threads)
         took = time.monotonic() - begin
         used = [after - old for after, old in zip(cpu_s(pids), before, strict=True)]
         parts = {"workers": used[: options.instances], "rest": used[options.instances :]}

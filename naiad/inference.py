@@ -8,7 +8,7 @@ Rule: it looks models up, validates requests and enqueues them. It knows no wire
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -75,6 +75,9 @@ class InferenceCore:
         """True once every model to be loaded at start has been loaded or has failed."""
         self.is_draining = False
         self.is_exiting = False
+        self.on_models_changed: Callable[[], Awaitable[None]] | None = None
+        """Awaited after a load or an unload, before its caller hears of it: every process that
+        serves requests knows of the change then."""
 
     # Health.
 
@@ -196,6 +199,15 @@ class InferenceCore:
             Job(request, ResponseStream(), time.monotonic_ns(), batch_size)
         )
 
+    def infer_checked(self, request: InferRequest, model: Model, start_ns: int) -> ResponseStream:
+        """A frontend process has validated the request against this model, which serves now.
+
+        `start_ns` is when the request arrived there. Never used for traced or shared-memory
+        requests."""
+        if self.is_exiting and (request.sequence_start or not request.sequence_id):
+            raise unavailable("Server exiting", RETRY_AFTER_S)
+        return model.scheduler.enqueue(Job(request, ResponseStream(), start_ns, request.batch_size))
+
     def call(self, job: Job) -> ResponseStream:
         """Runs a job on behalf of another one: an ensemble step or a BLS call.
 
@@ -265,6 +277,10 @@ class InferenceCore:
                 "'--allow-file-override=true' to allow them"
             )
         await self.repository.load(name, parameters, caller)
+        if self.on_models_changed is not None:
+            await self.on_models_changed()
 
     async def unload_model(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:
         await self.repository.unload(name, unload_dependents=unload_dependents, caller=caller)
+        if self.on_models_changed is not None:
+            await self.on_models_changed()

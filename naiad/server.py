@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,9 @@ from naiad.core.install_advice import shell_command
 from naiad.core.memory_trim import MemoryTrim, limit_kept_memory
 from naiad.core.reread import Reread
 from naiad.errors import Code, NaiadError
+from naiad.frontend_process.frontends import Frontends
+from naiad.frontend_process.launcher import LauncherProcess
+from naiad.frontend_process.messages import GRPC, HTTP
 from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.metrics import MetricsFrontend
@@ -75,9 +79,11 @@ def run(settings: Settings) -> int:
     _raise_file_limit()
     limit_kept_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    launcher: LauncherProcess | None = None
     try:
         wiring.hide_secrets(settings)
-        return uvloop.run(Server(settings).run())
+        launcher = wiring.start_frontend_launcher(settings)
+        return uvloop.run(Server(settings, launcher).run())
     except NaiadError as error:
         log.flush()
         print(f"error: creating server: {error.code} - {error.message}", file=sys.stderr)
@@ -88,6 +94,8 @@ def run(settings: Settings) -> int:
         # The exit status is decided, and a further signal must not change it.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
+        if launcher is not None:
+            launcher.close()
         log.report_repeats(is_final=True)
         log.flush()
 
@@ -102,6 +110,8 @@ class _Endpoint:
     protocol_factory: Callable[[], asyncio.BaseProtocol]
     tls: CertificateWatch | None = None
     reuse_port: bool = False
+    frontend: str | None = None
+    """The endpoint of frontend processes that new connections go to; None if they begin here."""
 
 
 class StopSignals:
@@ -125,8 +135,13 @@ class StopSignals:
 
 
 class Server:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, launcher: LauncherProcess | None = None) -> None:
+        """`launcher` starts frontend processes; None where this process serves alone."""
         self._settings = settings
+        self._launcher = launcher
+        self._frontends: Frontends | None = None
+        self._shared_listeners: list[socket.socket] = []
+        """Listening sockets whose connections go to frontend processes."""
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._listeners: list[asyncio.Server] = []
         self._certificates: list[CertificateWatch] = []
@@ -149,7 +164,17 @@ class Server:
             custom = CustomMetrics()
             lag = LoopLag(loop)
             lag.start()
-            self._core = wiring.build_core(settings, loop, self._templates, custom)
+            launcher = self._launcher
+            self._core = wiring.build_core(
+                settings,
+                loop,
+                self._templates,
+                custom,
+                None if launcher is None else launcher.budget,
+            )
+            if launcher is not None:
+                self._frontends = wiring.build_frontends(loop, launcher, self._core)
+                self.reread.subscribe("the frontend processes", self._frontends.read_again)
             self._keys = wiring.build_keys(settings)
             guard = None if self._keys is None else self._keys.guard
             if self._keys is not None:
@@ -164,9 +189,10 @@ class Server:
                 None if self._keys is None else self._keys.watch,
                 (lambda: self._page.render()) if settings.allow_metrics else None,
                 [] if self._console is None else self._console.entries(),
+                None if self._frontends is None else self._frontends.leaves,
             )
             if self._console is not None:
-                self._console.num_connections = lambda: self._http.num_connections
+                self._console.num_connections = lambda: self._connections()["http"]
                 self._console.start()
             self._grpc = GrpcFrontend(self._core, wiring.grpc_options(settings), guard)
             self._page = MetricsPage(
@@ -175,7 +201,7 @@ class Server:
                 custom,
                 self._connections,
                 lambda: wiring.cache_reading(self._core),
-                lambda: {"http": self._http.endpoint.faults, "grpc": self._grpc.counters.failures},
+                self._faults,
                 lambda: wiring.key_reading(self._keys),
                 self._core.budget,
                 lag,
@@ -187,6 +213,8 @@ class Server:
                 Http1Limits(),
                 budget=self._core.budget,
             )
+            if self._frontends is not None:
+                await self._frontends.start(self._http.endpoint, self._grpc.endpoint)
             services = await self._listen()
             async with (
                 self._response_cache(),
@@ -197,6 +225,8 @@ class Server:
             ):
                 if not await self._start():
                     return 0
+                if self._frontends is not None:
+                    await self._frontends.publish()
                 for name, address in services:
                     log.info(f"Started {name} at {address}")
                 self._print_addresses(dict(services))
@@ -210,8 +240,9 @@ class Server:
                 await self._signals.get()
                 return await self._shut_down()
         finally:
-            for listener in self._listeners:
-                listener.close()
+            self._stop_listening()
+            if self._frontends is not None:
+                self._frontends.close()
             self._templates.close()
 
     def _on_signal(self, number: signal.Signals) -> None:
@@ -230,23 +261,48 @@ class Server:
             if not endpoint.is_allowed:
                 continue
             sock = _bind(endpoint)
-            listener = await asyncio.get_running_loop().create_server(
-                endpoint.protocol_factory,
-                sock=sock,
-                backlog=LISTEN_BACKLOG,
-                ssl=None if endpoint.tls is None else endpoint.tls.context,
-                ssl_handshake_timeout=None if endpoint.tls is None else HANDSHAKE_TIMEOUT_S,
-            )
-            self._listeners.append(listener)
+            await self._accept_from(sock, endpoint)
             if endpoint.tls is not None:
                 self._certificates.append(endpoint.tls)
                 self.reread.subscribe(f"the certificates of {endpoint.name}", endpoint.tls.reread)
             services.append((endpoint.name, f"{endpoint.address}:{sock.getsockname()[1]}"))
         return services
 
+    async def _accept_from(self, sock: socket.socket, endpoint: _Endpoint) -> None:
+        """Connections that cannot move after their first request go to a frontend process at once;
+        all others begin here."""
+        loop = asyncio.get_running_loop()
+        tls = {
+            "ssl": None if endpoint.tls is None else endpoint.tls.context,
+            "ssl_handshake_timeout": None if endpoint.tls is None else HANDSHAKE_TIMEOUT_S,
+        }
+        if self._frontends is None or endpoint.frontend is None:
+            self._listeners.append(
+                await loop.create_server(
+                    endpoint.protocol_factory, sock=sock, backlog=LISTEN_BACKLOG, **tls
+                )
+            )
+            return
+
+        async def serve_here(connection: socket.socket) -> None:
+            with contextlib.suppress(OSError, TimeoutError):
+                await loop.connect_accepted_socket(endpoint.protocol_factory, connection, **tls)
+
+        self._shared_listeners.append(sock)
+        self._frontends.listen(endpoint.frontend, sock, LISTEN_BACKLOG, serve_here)
+
+    def _stop_listening(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        for sock in self._shared_listeners:
+            asyncio.get_running_loop().remove_reader(sock)
+            sock.close()
+        self._shared_listeners.clear()
+
     def _endpoints(self) -> list[_Endpoint]:
         """Raises NaiadError for bad TLS files, even those of an endpoint that is not allowed."""
         settings = self._settings
+        http_tls = wiring.http_tls(settings)
         return [
             _Endpoint(
                 "GRPCInferenceService",
@@ -256,6 +312,7 @@ class Server:
                 self._grpc.protocol_factory,
                 wiring.grpc_tls(settings),
                 reuse_port=settings.reuse_grpc_port,
+                frontend=GRPC,
             ),
             _Endpoint(
                 "HTTPService",
@@ -263,8 +320,9 @@ class Server:
                 settings.http_address,
                 settings.http_port,
                 self._http.protocol_factory,
-                wiring.http_tls(settings),
+                http_tls,
                 reuse_port=settings.reuse_http_port,
+                frontend=None if http_tls is None else HTTP,
             ),
             _Endpoint(
                 "Metrics Service",
@@ -373,8 +431,7 @@ class Server:
             log.info(f"Not ready; stopping in {self._settings.drain_delay_secs:g} s")
             await asyncio.sleep(self._settings.drain_delay_secs)
         self._core.is_exiting = True
-        for listener in self._listeners:
-            listener.close()
+        self._stop_listening()
         if self._console is not None:
             self._console.stop()
         log.info("Waiting for in-flight requests to complete.")
@@ -396,7 +453,10 @@ class Server:
             grace_s = max(end_s - time.monotonic(), 0.0)
             # Closing the connections cancels the requests that are still in flight.
             await asyncio.gather(
-                self._http.stop(grace_s), self._grpc.stop(grace_s), self._metrics.stop(1.0)
+                self._http.stop(grace_s),
+                self._grpc.stop(grace_s),
+                self._metrics.stop(1.0),
+                self._stop_frontends(grace_s),
             )
             # A model that does not stop must not keep the others from finalizing.
             await asyncio.wait([draining], timeout=finalize_s / 2)
@@ -410,6 +470,10 @@ class Server:
         await repository.stop()
         self._core.regions.close()
         await asyncio.get_running_loop().run_in_executor(None, self._core.tracing.close)
+
+    async def _stop_frontends(self, grace_s: float) -> None:
+        if self._frontends is not None:
+            await self._frontends.stop(grace_s)
 
     # While the server runs.
 
@@ -487,7 +551,18 @@ class Server:
             self._page.stop()
 
     def _connections(self) -> dict[str, int]:
-        return {"http": self._http.num_connections, "grpc": self._grpc.num_connections}
+        """The open connections of all processes."""
+        here = {HTTP: self._http.num_connections, GRPC: self._grpc.num_connections}
+        if self._frontends is None:
+            return here
+        return {name: num + self._frontends.num_connections(name) for name, num in here.items()}
+
+    def _faults(self) -> dict[str, Counter[str]]:
+        """What clients did wrong, in all processes."""
+        here = {HTTP: self._http.endpoint.faults, GRPC: self._grpc.counters.failures}
+        if self._frontends is None:
+            return here
+        return {name: faults + self._frontends.faults(name) for name, faults in here.items()}
 
 
 def _columns() -> int:

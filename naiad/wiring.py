@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from naiad import __version__
+from naiad import __version__, log
 from naiad.console.console import Console, ConsoleOptions
 from naiad.console.measure.routes import Addresses
 from naiad.core.clock import Clock, LoopClock
@@ -25,6 +25,10 @@ from naiad.core.model_spec import ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.errors import Code, NaiadError, internal, unsupported
+from naiad.frontend_process.automatic import automatic_count
+from naiad.frontend_process.frontends import Frontends
+from naiad.frontend_process.launcher import LauncherProcess, start_launcher
+from naiad.frontend_process.options import FrontendOptions
 from naiad.frontends.http.options import HttpOptions, Restriction
 from naiad.frontends.token_estimate import estimate_tokens, is_language
 from naiad.inference import InferenceCore, ReserveTokens
@@ -46,6 +50,7 @@ from naiad.keys.keys import Keys
 from naiad.keys.token.claims import ClaimNames, TokenRules
 from naiad.keys.token.key_set_watch import KeySetWatch, check_location
 from naiad.keys.usage_file import UsageFile, usage_path
+from naiad.machine.cpus import usable_cpus
 from naiad.machine.memory import machine_memory_bytes
 from naiad.machine.process_secrets import hide_arguments, hide_variables
 from naiad.machine.worker_environment import is_secret, worker_environment
@@ -447,9 +452,14 @@ def config_options(settings: Settings) -> ConfigOptions:
 
 
 def build_core(
-    settings: Settings, loop: asyncio.AbstractEventLoop, templates: Templates, custom: CustomMetrics
+    settings: Settings,
+    loop: asyncio.AbstractEventLoop,
+    templates: Templates,
+    custom: CustomMetrics,
+    budget: MemoryBudget | None = None,
 ) -> InferenceCore:
-    """Raises NaiadError if a repository cannot be used at all, or an option is invalid."""
+    """`budget` is one that other processes share. Raises NaiadError if a repository cannot be used
+    at all, or an option is invalid."""
     options = config_options(settings)
     clock = LoopClock(loop)
     services = model_services(settings, clock, custom)
@@ -484,17 +494,52 @@ def build_core(
         tracing=build_tracing(settings),
         cache=cache,
         are_files_allowed=are_files_allowed(settings),
-        budget=memory_budget(settings),
+        budget=budget or MemoryBudget(memory_bytes(settings)),
     )
     services.core = core
     return core
 
 
-def memory_budget(settings: Settings) -> MemoryBudget:
-    """A quarter of the memory leaves the rest to the workers, which hold the models."""
-    return MemoryBudget(
-        settings.request_memory_byte_size or max(machine_memory_bytes() // 4, MIN_BUDGET_BYTES)
+def memory_bytes(settings: Settings) -> int:
+    """The budget for requests and responses. A quarter of the memory leaves the rest to the
+    workers, which hold the models."""
+    return settings.request_memory_byte_size or max(machine_memory_bytes() // 4, MIN_BUDGET_BYTES)
+
+
+def num_frontends(settings: Settings) -> int:
+    """The number of frontend processes; 1 means that the server process serves alone."""
+    if has_keys(settings):
+        return 1
+    return settings.frontend_processes or automatic_count(usable_cpus())
+
+
+def start_frontend_launcher(settings: Settings) -> LauncherProcess | None:
+    """Returns None where the server process serves alone. Must be called before the event loop
+    starts."""
+    count = num_frontends(settings)
+    if settings.frontend_processes > 1 and count == 1:
+        log.warning(
+            f"--frontend-processes={settings.frontend_processes} has no effect with API keys: one "
+            "process checks keys and limits, and serves all connections"
+        )
+    if count <= 1:
+        return None
+    return start_launcher(
+        FrontendOptions(
+            count,
+            http_options(settings),
+            grpc_options(settings),
+            partial(http_tls, settings),
+            partial(grpc_tls, settings),
+            memory_bytes(settings),
+        )
     )
+
+
+def build_frontends(
+    loop: asyncio.AbstractEventLoop, launcher: LauncherProcess, core: InferenceCore
+) -> Frontends:
+    return Frontends(loop, launcher, core, core.repository.directory)
 
 
 def _cache(settings: Settings, clock: Clock) -> ResponseCache | None:

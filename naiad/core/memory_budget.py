@@ -39,6 +39,16 @@ class MemoryBudget:
         self._held: dict[int, weakref.ref[Any]] = {}
         """Weak references to memory that gives its bytes back when it is gone."""
 
+    @property
+    def total_limit_bytes(self) -> int:
+        """The limit of all processes that share the budget."""
+        return self.limit_bytes
+
+    @property
+    def total_used_bytes(self) -> int:
+        """What all processes that share the budget hold."""
+        return self.used_bytes
+
     def open_account(self) -> MemoryAccount:
         return MemoryAccount(self)
 

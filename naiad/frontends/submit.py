@@ -83,7 +83,7 @@ def submit(
         except NaiadError:
             group.discard()
             raise
-        consumer = _traced(group, consumer, origin.trace_name)
+        consumer = traced(group, consumer, origin.trace_name)
     if on_accepted is not None:
         on_accepted(stream)
     stream.deliver_to(consumer)
@@ -123,7 +123,7 @@ def start_trace(tracing: Tracing, request: InferRequest, origin: Origin) -> Trac
     return group
 
 
-def _traced(group: TraceGroup, consumer: Consumer, trace_name: str) -> Consumer:
+def traced(group: TraceGroup, consumer: Consumer, trace_name: str) -> Consumer:
     """Encoding counts as sending, because it happens while the response is written."""
 
     def consume(response: InferResponse | None, is_final: bool) -> None:

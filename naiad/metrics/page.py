@@ -114,13 +114,13 @@ class MetricsPage:
             GAUGE,
             "Maximum number of bytes held for requests and responses",
         )
-        limit.add("", budget.limit_bytes)
+        limit.add("", budget.total_limit_bytes)
         used = Block(
             "naiad_request_memory_used_bytes",
             GAUGE,
             "Number of bytes held for requests and responses",
         )
-        used.add("", budget.used_bytes)
+        used.add("", budget.total_used_bytes)
         refused = Block(
             "naiad_request_memory_refused_total",
             COUNTER,

@@ -66,6 +66,8 @@ class Repository:
     def __init__(self, sources: ModelSources, loader: Loader, options: RepositoryOptions) -> None:
         self._sources = sources
         self._options = options
+        self.directory = loader.directory
+        """The shared memory of all models."""
         self._entries = Entries(is_namespacing=sources.is_namespacing)
         self._operations = Operations(self._entries, sources, loader, options.reloads)
         self._poll = Poll(sources, self._operations, options.poll_interval_s)
@@ -87,6 +89,14 @@ class Repository:
                         RETRY_AFTER_S,
                     )
         raise self._unknown(entry, name, version)
+
+    def find_serving(self, name: str, version: str = LATEST) -> Model | None:
+        """Like `ready_model`, but returns None instead of saying what is wrong."""
+        entry = self._entries.by_key.get(name)
+        if entry is None:
+            return None
+        model = entry.latest if version == LATEST else entry.models.get(parse_version(version))
+        return model if model is not None and model.is_serving else None
 
     def _unknown(self, entry: Entry | None, name: str, version: str) -> NaiadError:
         prefix = f"Request for unknown model: '{name}'"

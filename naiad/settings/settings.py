@@ -78,6 +78,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             is_extension=True,
         ),
     ] = 200
+    frontend_processes: Annotated[
+        int,
+        SERVER(
+            "Number of processes that receive, decode and encode inference requests and responses. "
+            "One process schedules them all. 0 chooses the number from the CPUs that the server "
+            "may use: 1 where there are fewer than 8. With API keys, 1 is used.",
+            parse=count,
+            is_extension=True,
+        ),
+    ] = 0
     fast_paths: Annotated[
         bool,
         SERVER(

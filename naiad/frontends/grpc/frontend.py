@@ -107,6 +107,10 @@ class GrpcFrontend:
         return self._endpoint.counters
 
     @property
+    def endpoint(self) -> GrpcEndpoint:
+        return self._endpoint
+
+    @property
     def num_connections(self) -> int:
         return len(self._endpoint.connections)
 

@@ -11,16 +11,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from naiad.core.request import ParameterValue
 from naiad.errors import NaiadError, invalid_arg
 from naiad.fastpath.http_plans import HttpPlans
 from naiad.frontends.core import Core
-from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.http.browser_check import BrowserCheck
 from naiad.frontends.http.cors import Cors
 from naiad.frontends.http.gateway import GatewayRoutes
 from naiad.frontends.http.generate import GenerateRoute
-from naiad.frontends.http.infer import InferRoute
+from naiad.frontends.http.infer_routes import MODEL_PATH, InferRoutes, Leaves
 from naiad.frontends.http.keys import KeyRoutes
 from naiad.frontends.http.load_report import Gauges
 from naiad.frontends.http.metadata import MetadataRoutes
@@ -53,13 +51,11 @@ from naiad.keys.api_class import (
 )
 from naiad.keys.guard import Guard
 from naiad.keys.key_watch import KeyWatch
-from naiad.protocol.v2 import raw_request
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.route import Route
 
-_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 _TRACED = r"/v2(?:/models/(?P<model>[^/]+))?"
 _MEMORY = r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
@@ -75,24 +71,21 @@ class HttpFrontend:
         key_watch: KeyWatch | None = None,
         render_metrics: Callable[[], bytes] | None = None,
         more: Sequence[Entry] = (),
+        leaves: Leaves | None = None,
     ) -> None:
         """`gauges` reads what models show on the metrics page. `guard` is None where nobody needs
         an API key, `key_watch` where there is no key file, `render_metrics` where the server shows
-        no metrics. `more` are routes of the layers above."""
+        no metrics. `more` are routes of the layers above. `leaves` tells which inference requests
+        other processes serve; None means that this one serves all."""
         self._core = core
         self._options = options
         self._gauges = gauges
-        self._header_forward = HeaderForward(
-            options.header_forward_pattern,
-            () if guard is None else (*guard.header_names, "cookie"),
-        )
-        self._forward = self._forward_headers if self._header_forward.is_on else None
         self._side_thread = SideThread()
+        self._infer = InferRoutes(core, options, self._side_thread, guard, leaves)
         self._repository = RepositoryRoutes(core, self._side_thread)
         self._memory = SharedMemoryRoutes(core.regions)
         self._keys = KeyRoutes(key_watch)
         self._gateway = GatewayRoutes(core, render_metrics)
-        self.plans = HttpPlans() if options.fast_paths else None
         has_console = any(entry.pattern.startswith("/console") for entry in more)
         table = RouteTable(
             [*self._entries(has_console=has_console), *more],
@@ -111,21 +104,25 @@ class HttpFrontend:
         metadata, repository, memory = MetadataRoutes(self._core), self._repository, self._memory
         settings = SettingRoutes(self._core)
         return [
-            Entry("POST", _MODEL + "/infer", INFERENCE, self._infer),
-            Entry("POST", _MODEL + "/generate", INFERENCE, self._generate),
-            Entry("POST", _MODEL + "/generate_stream", INFERENCE, self._generate_stream),
+            self._infer.entry(),
+            Entry("POST", MODEL_PATH + "/generate", INFERENCE, self._generate),
+            Entry("POST", MODEL_PATH + "/generate_stream", INFERENCE, self._generate_stream),
             Entry("GET", "/", PAGE, welcome(has_console=has_console)),
             Entry("GET", "/v2/health/live", HEALTH, simple(metadata.live)),
             Entry("GET", "/v2/health/ready", HEALTH, simple(metadata.ready)),
             # A key that may see the statistics of its models may see this.
             Entry("GET", "/v2/health/details", STATISTICS, simple(metadata.health)),
-            Entry("GET", _MODEL + "/ready", HEALTH, simple(metadata.model_ready)),
+            Entry("GET", MODEL_PATH + "/ready", HEALTH, simple(metadata.model_ready)),
             Entry("GET", "/v2", METADATA, simple(metadata.server)),
             Entry("GET", "/v2/models/stats", STATISTICS, simple(metadata.all_statistics)),
-            Entry("GET", _MODEL, METADATA, simple(metadata.model)),
-            Entry("GET", _MODEL + "/config", MODEL_CONFIG, simple(metadata.config)),
+            Entry("GET", MODEL_PATH, METADATA, simple(metadata.model)),
+            Entry("GET", MODEL_PATH + "/config", MODEL_CONFIG, simple(metadata.config)),
             Entry(
-                "GET", _MODEL + "/stats", STATISTICS, simple(metadata.statistics), _no_statistics
+                "GET",
+                MODEL_PATH + "/stats",
+                STATISTICS,
+                simple(metadata.statistics),
+                _no_statistics,
             ),
             Entry("POST", _REPOSITORY + "/index", MODEL_REPOSITORY, control(repository.index)),
             Entry(
@@ -181,32 +178,12 @@ class HttpFrontend:
     def endpoint(self) -> Http1Endpoint:
         return self._endpoint
 
+    @property
+    def plans(self) -> HttpPlans | None:
+        """The plans of the fast path; None where it is switched off."""
+        return self._infer.plans
+
     # Routes that read more of the head than the path.
-
-    def _forward_headers(self, head: Head) -> dict[str, ParameterValue]:
-        """The parameters that the headers become. Raises NaiadError."""
-        return self._header_forward.select(
-            (head.names[key].decode("latin-1"), value.decode("utf-8", "replace"))
-            for key, value in head.headers.items()
-        )
-
-    def _infer(self, head: Head, names: Names) -> Route:
-        route = InferRoute(
-            self._core,
-            head,
-            names["model"],
-            names["version"],
-            self._options.max_input_size,
-            self._options.max_json_size,
-            self._forward,
-            self.plans,
-            self._side_thread,
-        )
-        return Route(
-            route.handle,
-            body_buffer=route.body_buffer,
-            oversize_message=raw_request.oversize_message if route.is_raw else None,
-        )
 
     def _generate(self, head: Head, names: Names) -> Route:
         return self._generate_route(head, names, is_stream=False)
@@ -221,7 +198,7 @@ class HttpFrontend:
             names["model"],
             names["version"],
             self._options.max_input_size,
-            self._forward,
+            self._infer.forward,
             self._gauges,
             self._side_thread,
             is_stream=is_stream,

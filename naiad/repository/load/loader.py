@@ -127,7 +127,7 @@ class Loader:
         self._templates = templates
         self._services = services
         self._options = options
-        self._directory = SlotDirectory()
+        self.directory = SlotDirectory()
         """The shared memory of all models, so that a tensor can be passed from one to another
         without a copy."""
 
@@ -148,7 +148,7 @@ class Loader:
             else ModelInstanceGroup(name=config.name, count=1)
         )
         arguments = self._arguments(config, group, 0, version, model_dir)
-        arena = Arena(directory=self._directory)
+        arena = Arena(directory=self.directory)
         templates = await self._templates_for(config, backend, version, model_dir)
         process = WorkerProcess(asyncio.get_running_loop(), arguments.instance_name, arena)
         process.attach(ConfigurationListener(process, self._services))
@@ -179,7 +179,7 @@ class Loader:
         started_ns = time.monotonic_ns()
         spec = self._spec(config, version, versions, model_dir)
         statistics = build_statistics(config.name, version, self._options.latency)
-        arena = configured.arena if configured is not None else Arena(directory=self._directory)
+        arena = configured.arena if configured is not None else Arena(directory=self.directory)
         plan = self._plan(config, spec, model_dir)
         places = self._places(config, version, model_dir)
         templates = (
@@ -264,7 +264,7 @@ class Loader:
             config, version, models, infer or self._services.infer, self._clock, statistics, find
         )
         cached = self._cached(scheduler, config, spec, statistics)
-        return Model(spec, config, statistics, [], cached, Arena(directory=self._directory))
+        return Model(spec, config, statistics, [], cached, Arena(directory=self.directory))
 
     def _cached(
         self,

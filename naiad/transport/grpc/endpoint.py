@@ -56,6 +56,10 @@ class GrpcEndpoint:
         self.budget = budget or MemoryBudget()
         self.gzip_level = COMPRESSION_LEVELS[self.options.infer_response_compression_level]
         self.connections: set[GrpcProtocol] = set()
+        self.on_forgotten: Callable[[], None] | None = None
+        """Called when a connection has ended."""
+        self.num_elsewhere: Callable[[], int] = lambda: 0
+        """Connections that other processes serve; they count towards the limit."""
         self.is_stopping = False
         self.loop: asyncio.AbstractEventLoop
         # Shared by all connections: each read is handled before the next one begins.
@@ -72,7 +76,8 @@ class GrpcEndpoint:
 
     def admit(self, connection: GrpcProtocol) -> str | None:
         """Returns the reason why the connection is refused, or None."""
-        if self.is_stopping or len(self.connections) >= self.options.max_connections:
+        num_connections = len(self.connections) + self.num_elsewhere()
+        if self.is_stopping or num_connections >= self.options.max_connections:
             self.counters.connections_refused_total += 1
             return _SHUTTING_DOWN if self.is_stopping else "too many connections"
         self.counters.connections_total += 1
@@ -82,6 +87,8 @@ class GrpcEndpoint:
 
     def forget(self, connection: GrpcProtocol) -> None:
         self.connections.discard(connection)
+        if self.on_forgotten is not None:
+            self.on_forgotten()
         if not self.connections:
             self._sweep.stop()
             if self._all_closed is not None:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _HEAD_END = b"\r\n\r\n"
 _MAX_LINGER_BYTES = 1 << 30
+_UNSENT_POLL_S = 0.005
+"""How soon a connection that is about to move looks again whether its responses have been sent."""
 
 
 class Http1Connection(asyncio.BufferedProtocol):
@@ -60,6 +62,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         "_since_s",
         "_stalled_since_s",
         "_transport",
+        "num_moves",
     )
 
     _transport: asyncio.Transport
@@ -102,6 +105,15 @@ class Http1Connection(asyncio.BufferedProtocol):
         drain."""
         self._stalled_since_s = 0.0
         self._last_unsent_bytes = 0
+        self.num_moves = 0
+        """How often the connection has moved to another process."""
+
+    def resume_after_move(self, data: bytes, num_moves: int) -> None:
+        """Another process had the connection, and has received `data` without handling it. Must be
+        called before `connection_made`."""
+        self._pending = data
+        self._has_dispatched = True
+        self.num_moves = num_moves
 
     # The socket.
 
@@ -120,6 +132,9 @@ class Http1Connection(asyncio.BufferedProtocol):
                 self.abort()
             else:
                 self._refuse(503, reason, RETRY_SOON)
+        elif self._pending:
+            self._note_receiving()
+            self._resume()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._drop_body()
@@ -218,6 +233,9 @@ class Http1Connection(asyncio.BufferedProtocol):
                 head = self._new_head(key)
                 if head is None:
                     break
+            if head.route.leaves is not None and head.route.leaves(self):
+                self._leave(data[start:])
+                break
             if head.route.gate is not None:
                 admission = head.route.gate.enter(self._transport)
                 if isinstance(admission, NaiadError):
@@ -406,6 +424,26 @@ class Http1Connection(asyncio.BufferedProtocol):
                 self.abort()
         self._endpoint.num_requests += 1
         return True
+
+    # Requests that another process serves.
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        return self._transport
+
+    def _leave(self, data: bytes) -> None:
+        """Moves the connection to another process once everything before `data` has been sent."""
+        responses = self._responses
+        responses.flush()
+        if responses.exchanges:
+            self._hold(data)  # on_idle continues
+        elif self._transport.get_write_buffer_size():
+            self._hold(data)
+            asyncio.get_running_loop().call_later(_UNSENT_POLL_S, self._resume)
+        else:
+            self._is_draining = True
+            self._transport.pause_reading()
+            self._endpoint.move(self, data)
 
     # Requests that wait for earlier ones.
 

@@ -60,6 +60,13 @@ class Http1Endpoint:
         self.num_slow_readers = 0
         self.faults: Counter[str] = Counter()
         """Deadlines that clients have passed, by cause."""
+        self.move: Callable[[Http1Connection, bytes], None] = _refuse_move
+        """Moves a connection to another process, together with bytes that were received and not
+        handled. The connection is not used here any more."""
+        self.on_forgotten: Callable[[], None] | None = None
+        """Called when a connection has ended."""
+        self.num_elsewhere: Callable[[], int] = lambda: 0
+        """Connections that other processes serve; they count towards the limit."""
         self._router = router
         self._clock_s = clock_s
         self.loop: asyncio.AbstractEventLoop
@@ -102,16 +109,21 @@ class Http1Endpoint:
             return "the server is shutting down"
         return (
             "maximum number of connections reached"
-            if len(self.connections) > self.limits.max_connections
+            if len(self.connections) + self.num_elsewhere() > self.limits.max_connections
             else None
         )
 
     @property
     def is_flooded(self) -> bool:
-        return len(self.connections) > self.limits.max_connections + _MAX_REFUSED_CONNECTIONS
+        return (
+            len(self.connections) + self.num_elsewhere()
+            > self.limits.max_connections + _MAX_REFUSED_CONNECTIONS
+        )
 
     def forget(self, connection: Http1Connection) -> None:
         self.connections.discard(connection)
+        if self.on_forgotten is not None:
+            self.on_forgotten()
         if not self.connections:
             self._sweep.stop()
             if self._all_closed is not None:
@@ -159,3 +171,8 @@ class Http1Endpoint:
             except TimeoutError:
                 return False
         return True
+
+
+def _refuse_move(connection: Http1Connection, data: bytes) -> None:
+    """Stands in until somebody else can serve connections; no route of this endpoint leaves."""
+    connection.abort()

@@ -12,12 +12,21 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from naiad.errors import NaiadError
     from naiad.keys.guard import Entrance
+    from naiad.transport.http1.connection import Http1Connection
     from naiad.transport.http1.exchange import Exchange
     from naiad.transport.http1.head import Head
 
 
 class Route:
-    __slots__ = ("body_buffer", "gate", "handle", "max_body_bytes", "oversize_message", "refuse")
+    __slots__ = (
+        "body_buffer",
+        "gate",
+        "handle",
+        "leaves",
+        "max_body_bytes",
+        "oversize_message",
+        "refuse",
+    )
 
     def __init__(
         self,
@@ -43,6 +52,9 @@ class Route:
         """Asked for every request before its body is read; None when everybody may enter."""
         self.refuse: Callable[[Exchange, NaiadError], None] = _respond_refusal
         """Responds to a request that the gate refuses."""
+        self.leaves: Callable[[Http1Connection], bool] | None = None
+        """Returns True when another process serves the request: the connection goes there, before
+        anything of the request is handled. None when this process serves all of them."""
 
     def body_limit(self, transport_limit: int) -> int:
         if self.max_body_bytes is None:

@@ -1,0 +1,430 @@
+"""All frontend processes of the server: starts them, gives them connections, keeps them up to date,
+replaces those that die or hang, and stops them.
+
+In:  the launcher, the core, and the server's own endpoints. Out: connections that frontends serve;
+     the server serves every connection itself while no frontend can.
+Rule: a load, an unload or a change of the trace settings has reached every frontend before it is
+      answered (`publish`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from naiad import log
+from naiad.frontend_process.launcher import LauncherProcess
+from naiad.frontend_process.messages import (
+    GRPC,
+    HTTP,
+    Accept,
+    ForkFrontend,
+    FromLauncher,
+    Leave,
+    MethodKind,
+    ReadAgain,
+    Stop,
+)
+from naiad.frontend_process.served_models import ServedModels
+from naiad.frontend_process.session import FrontendSession
+from naiad.inference import InferenceCore
+from naiad.instances.channel import Channel
+from naiad.instances.restart import RestartPolicy, Restarts
+from naiad.ipc.messages import Exited, Forked
+from naiad.shm.arena import SLOT_IDLE_NS, Arena
+from naiad.shm.directory import SlotDirectory
+from naiad.transport.grpc.endpoint import GrpcEndpoint
+from naiad.transport.http1.connection import Http1Connection
+from naiad.transport.http1.endpoint import Http1Endpoint
+
+REFRESH_S = 0.1
+"""How often the repository is compared with what the frontends know: a reload by polling, and a
+model whose workers have died, are seen by then."""
+ASK_S = 1.0
+HUNG_S = 10.0
+"""A frontend that has not responded for this long is killed and replaced."""
+SLOW_S = 2.0
+"""A frontend that has not responded for this long gets no more connections."""
+PUBLISH_LIMIT_S = HUNG_S + 2.0
+START_LIMIT_S = 10.0
+MAX_MOVES = 8
+"""A connection that has moved this often stays in the server process."""
+MAX_ACCEPTS = 64
+"""Connections that are accepted in one turn of the event loop."""
+ACCEPT_PAUSE_S = 0.1
+"""How long accepting pauses when there are no descriptors left."""
+
+
+class Frontends:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        launcher: LauncherProcess,
+        core: InferenceCore,
+        directory: SlotDirectory | None,
+    ) -> None:
+        self._loop = loop
+        self._launcher = launcher
+        self._core = core
+        self._arena = Arena(directory=directory)
+        self._models = ServedModels(core)
+        self._http: Http1Endpoint
+        self._grpc: GrpcEndpoint
+        self._numbers = count(1)
+        self._sessions: dict[int, FrontendSession] = {}
+        """By the number that the launcher knows; one per process that lives."""
+        self._places = list(range(1, launcher.num_processes + 1))
+        """Free places in the shared page."""
+        self._restarts = Restarts(RestartPolicy())
+        self._gone_faults: dict[str, Counter[str]] = {HTTP: Counter(), GRPC: Counter()}
+        self.num_restarts = 0
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._exits: dict[int, asyncio.Future[None]] = {}
+        self._is_stopping = False
+        self._launcher_channel: Channel[FromLauncher] = Channel(
+            loop,
+            launcher.sock,
+            msgspec.msgpack.Decoder(FromLauncher),
+            Arena(),
+            self._on_launcher_message,
+            self._on_launcher_closed,
+        )
+
+    # Start.
+
+    async def start(self, http: Http1Endpoint, grpc: GrpcEndpoint) -> None:
+        """Returns when every frontend serves. `http` and `grpc` are the server's own endpoints."""
+        self._http, self._grpc = http, grpc
+        http.move = self._move
+        http.num_elsewhere = lambda: self.num_connections(HTTP)
+        grpc.num_elsewhere = lambda: self.num_connections(GRPC)
+        self._core.on_models_changed = self.publish
+        self._models.refresh()
+        for _ in range(self._launcher.num_processes):
+            self._fork()
+        end_s = time.monotonic() + START_LIMIT_S
+        while not all(session.is_serving for session in self._sessions.values()):
+            if not await self._changes_before(end_s):
+                log.error("a frontend process did not start in time; the others serve without it")
+                break
+        self._start_task(self._watch())
+
+    def _fork(self) -> None:
+        if self._launcher_channel.is_closed or not self._places:
+            return
+        number, place = next(self._numbers), self._places.pop(0)
+        ours, theirs = socket.socketpair()
+        self._sessions[number] = FrontendSession(
+            self._loop,
+            ours,
+            place,
+            self._core,
+            self._models,
+            self._grpc.methods,
+            self._arena,
+            self._on_leave,
+            self._on_alive,
+            self._on_current,
+            lambda session, reason: self._on_closed(number, session, reason),
+        )
+        kinds = [
+            MethodKind(method.path, method.api, method.stream is not None, method.is_compressed)
+            for method in self._grpc.methods.values()
+        ]
+        with theirs:
+            self._launcher_channel.send(ForkFrontend(number, place, kinds), [theirs.fileno()])
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _changes_before(self, end_s: float) -> bool:
+        """Waits until a frontend has started, ended or confirmed a state."""
+        self._changed.clear()
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            return False
+        try:
+            await asyncio.wait_for(self._changed.wait(), left_s)
+        except TimeoutError:
+            return False
+        return True
+
+    # The launcher.
+
+    def _on_launcher_message(self, message: FromLauncher) -> None:
+        match message:
+            case Forked():
+                session = self._sessions.get(message.worker)
+                if session is not None:
+                    session.pid = message.pid
+            case Exited():
+                session = self._sessions.get(message.worker)
+                if session is not None:
+                    session.close(f"the process has ended ({_describe(message.status)})")
+                future = self._exits.pop(message.worker, None)
+                if future is not None and not future.done():
+                    future.set_result(None)
+            case _:
+                pass
+
+    def _on_launcher_closed(self, reason: str) -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._launcher.pid, os.WNOHANG)
+        for future in self._exits.values():
+            if not future.done():
+                future.set_result(None)
+        if not self._is_stopping:
+            log.error(
+                "the process that starts frontends has ended: the server process serves all "
+                "connections from now on, until it is restarted"
+            )
+
+    # Frontends.
+
+    def _on_alive(self, session: FrontendSession) -> None:
+        """The frontend has started, or responds again."""
+        session.send(self._models.message)
+        self._changed.set()
+
+    def _on_current(self, session: FrontendSession) -> None:
+        self._changed.set()
+
+    def _on_closed(self, number: int, session: FrontendSession, reason: str) -> None:
+        del self._sessions[number]
+        for endpoint, faults in session.faults.items():
+            self._gone_faults[endpoint].update(faults)
+        self._launcher.budget.forget(session.place)
+        self._places.append(session.place)
+        self._changed.set()
+        if self._is_stopping:
+            return
+        if session.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(session.pid, signal.SIGKILL)
+        self.num_restarts += 1
+        delay_s = self._restarts.next_delay_s(time.monotonic_ns())
+        log.error(
+            f"frontend process {session.pid} is gone: {reason}; its connections are closed, and it "
+            f"is replaced in {delay_s:g} s"
+        )
+        self._loop.call_later(delay_s, self._replace)
+
+    def _replace(self) -> None:
+        if not self._is_stopping:
+            self._fork()
+
+    async def _watch(self) -> None:
+        asked_s = 0.0
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            if self._models.refresh():
+                self._send_models()
+            now_s = time.monotonic()
+            if now_s - asked_s < ASK_S:
+                continue
+            asked_s = now_s
+            dropped = self._arena.trim(SLOT_IDLE_NS)
+            for session in list(self._sessions.values()):
+                session.drop_slots(dropped)
+                self._check(session, time.monotonic_ns())
+
+    def _check(self, session: FrontendSession, now_ns: int) -> None:
+        waited_s = (now_ns - session.asked_ns) / 1e9 if session.asked_ns else 0.0
+        if waited_s > HUNG_S:
+            session.close(f"it has not responded for {HUNG_S:g} s")
+            return
+        session.is_slow = waited_s > SLOW_S
+        session.ask_alive(now_ns)
+
+    # What frontends know.
+
+    def _send_models(self) -> None:
+        for session in self._sessions.values():
+            if session.is_serving:
+                session.send(self._models.message)
+
+    async def publish(self) -> None:
+        """Returns when every frontend acts on the present state of the repository and of the trace
+        settings. One that does not respond is killed before this returns."""
+        if self._models.refresh():
+            self._send_models()
+        generation = self._models.message.generation
+        end_s = time.monotonic() + PUBLISH_LIMIT_S
+        while late := [
+            session
+            for session in self._sessions.values()
+            if session.is_serving and session.generation < generation
+        ]:
+            if not await self._changes_before(end_s):
+                for session in late:
+                    session.close("it did not confirm a change of the models")
+
+    def read_again(self) -> None:
+        """SIGHUP."""
+        for session in self._sessions.values():
+            session.send(ReadAgain())
+
+    # Connections.
+
+    def num_connections(self, endpoint: str) -> int:
+        return sum(session.num_connections(endpoint) for session in self._sessions.values())
+
+    def faults(self, endpoint: str) -> Counter[str]:
+        """Faults of clients since the start, those of frontends that are gone included."""
+        total = Counter(self._gone_faults[endpoint])
+        for session in self._sessions.values():
+            total.update(session.faults.get(endpoint, {}))
+        return total
+
+    def leaves(self, connection: Http1Connection, name: str, version: str) -> bool:
+        """Whether a frontend serves this connection, which has sent an inference request."""
+        return (
+            connection.num_moves < MAX_MOVES
+            and self._models.is_served(name, version)
+            and not self._core.tracing.is_on
+            and _family(connection) in (socket.AF_INET, socket.AF_INET6)
+            and self._least_loaded(HTTP) is not None
+        )
+
+    def _least_loaded(self, endpoint: str) -> FrontendSession | None:
+        """The frontend with the fewest connections of this kind; None if no frontend serves."""
+        serving = [
+            session
+            for session in self._sessions.values()
+            if session.is_serving and not session.is_slow
+        ]
+        if self._is_stopping or not serving:
+            return None
+        return min(
+            serving,
+            key=lambda session: (
+                session.num_connections(endpoint),
+                session.num_connections(HTTP) + session.num_connections(GRPC),
+            ),
+        )
+
+    def _move(self, connection: Http1Connection, data: bytes) -> None:
+        session = self._least_loaded(HTTP)
+        transport = connection.transport
+        if session is not None:
+            sock: socket.socket = transport.get_extra_info("socket")
+            message = Accept(HTTP, data, connection.num_moves + 1)
+            session.send_connection(HTTP, message, sock.fileno())
+        transport.abort()
+
+    def _on_leave(self, sock: socket.socket, message: Leave) -> None:
+        """A frontend gives a connection back. TLS connections come as one end of a socket pair."""
+        self._start_task(self._adopt(sock, message))
+
+    async def _adopt(self, sock: socket.socket, message: Leave) -> None:
+        def make() -> Http1Connection:
+            connection = self._http.protocol_factory()
+            connection.resume_after_move(message.data, message.num_moves)
+            return connection
+
+        sock.setblocking(False)
+        try:
+            await self._loop.connect_accepted_socket(make, sock)
+        except OSError:
+            sock.close()  # the client has gone
+
+    def listen(
+        self,
+        endpoint: str,
+        sock: socket.socket,
+        backlog: int,
+        serve_here: Callable[[socket.socket], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Accepts connections and gives each to the frontend that has the fewest. `serve_here`
+        serves one in this process, while no frontend can."""
+        sock.listen(backlog)
+        self._loop.add_reader(sock, self._accept, endpoint, sock, serve_here)
+
+    def _accept(
+        self,
+        endpoint: str,
+        listener: socket.socket,
+        serve_here: Callable[[socket.socket], Coroutine[Any, Any, None]],
+    ) -> None:
+        for _ in range(MAX_ACCEPTS):
+            try:
+                sock, _address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.error(f"a connection could not be accepted: {error.strerror}")
+                self._loop.remove_reader(listener)
+                self._loop.call_later(
+                    ACCEPT_PAUSE_S, self._accept_again, endpoint, listener, serve_here
+                )
+                return
+            sock.setblocking(False)
+            session = self._least_loaded(endpoint)
+            if session is None or self._is_full(endpoint):
+                self._start_task(serve_here(sock))
+            else:
+                with sock:
+                    session.send_connection(endpoint, Accept(endpoint), sock.fileno())
+
+    def _accept_again(
+        self,
+        endpoint: str,
+        listener: socket.socket,
+        serve_here: Callable[[socket.socket], Coroutine[Any, Any, None]],
+    ) -> None:
+        if listener.fileno() >= 0 and not self._is_stopping:
+            self._loop.add_reader(listener, self._accept, endpoint, listener, serve_here)
+
+    def _is_full(self, endpoint: str) -> bool:
+        """The server's own endpoint refuses connections above the limit."""
+        if endpoint == GRPC:
+            num, limit = len(self._grpc.connections), self._grpc.options.max_connections
+        else:
+            num, limit = len(self._http.connections), self._http.limits.max_connections
+        return num + self.num_connections(endpoint) >= limit
+
+    # The end.
+
+    async def stop(self, grace_s: float) -> None:
+        """Finishes the requests of all frontends within `grace_s`, and ends them."""
+        self._is_stopping = True
+        exits = []
+        for number, session in list(self._sessions.items()):
+            future = self._exits[number] = self._loop.create_future()
+            exits.append(future)
+            session.send(Stop(grace_s))
+        if exits and not self._launcher_channel.is_closed:
+            await asyncio.wait(exits, timeout=grace_s + 1.0)
+
+    def close(self) -> None:
+        """Ends what is left. Blocks for the few milliseconds that processes need to die."""
+        self._is_stopping = True
+        for task in list(self._tasks):
+            task.cancel()
+        for session in list(self._sessions.values()):
+            session.close("the server stops")
+        self._launcher_channel.close("the server stops")
+
+
+def _family(connection: Http1Connection) -> int:
+    sock = connection.transport.get_extra_info("socket")
+    return -1 if sock is None else sock.family
+
+
+def _describe(status: int) -> str:
+    if os.WIFSIGNALED(status):
+        return f"signal {os.WTERMSIG(status)}"
+    return f"status {os.waitstatus_to_exitcode(status)}"

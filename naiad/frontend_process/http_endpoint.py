@@ -1,0 +1,96 @@
+"""The HTTP endpoint of a frontend process: inference requests for models that the server lets
+frontends serve. A connection that sends any other request goes to the server process.
+
+Without TLS the connection's descriptor goes there. The keys of a TLS connection are in this
+process, so its bytes go through a socket pair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+from naiad.core.memory_budget import MemoryBudget
+from naiad.frontend_process.remote_core import ModelTable, RemoteCore
+from naiad.frontend_process.tunnel import Tunnels
+from naiad.frontends.http.browser_check import BrowserCheck
+from naiad.frontends.http.cors import Cors
+from naiad.frontends.http.infer_routes import INFER_PATH, InferRoutes
+from naiad.frontends.http.options import HttpOptions
+from naiad.frontends.http.routes import RouteTable
+from naiad.frontends.side_thread import SideThread
+from naiad.transport.http1.connection import Http1Connection
+from naiad.transport.http1.endpoint import Http1Endpoint
+from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.head import Head
+from naiad.transport.http1.route import Route
+
+_is_infer_path = re.compile(INFER_PATH.encode()).fullmatch
+SendAway = Callable[[int, bytes, int], None]
+"""(descriptor, bytes that were received and not handled, number of moves). The descriptor stays the
+caller's."""
+
+
+class FrontendHttp:
+    def __init__(
+        self,
+        core: RemoteCore,
+        models: ModelTable,
+        options: HttpOptions,
+        budget: MemoryBudget,
+        send_away: SendAway,
+    ) -> None:
+        self._models = models
+        self._send_away = send_away
+        self._side_thread = SideThread()
+        self._tunnels = Tunnels()
+        infer = InferRoutes(core, options, self._side_thread, None, self._leaves)
+        self._table = RouteTable(
+            [infer.entry()],
+            options.restricted_apis,
+            None,
+            BrowserCheck(options.allowed_hosts, options.allowed_origins),
+            Cors(options.allowed_origins),
+        )
+        self.endpoint = Http1Endpoint(
+            self._route,
+            msgspec.structs.replace(options.limits, max_body_bytes=options.max_input_size),
+            budget=budget,
+        )
+        self.endpoint.move = self._move
+
+    def _leaves(self, _connection: Http1Connection, name: str, version: str) -> bool:
+        return not self._models.is_served(name, version)
+
+    def _route(self, head: Head) -> Route:
+        if head.method == "POST" and _is_infer_path(head.path):
+            return self._table(head)
+        route = Route(_never_called)
+        route.leaves = lambda _connection: True
+        return route
+
+    def _move(self, connection: Http1Connection, data: bytes) -> None:
+        transport, num_moves = connection.transport, connection.num_moves
+        if transport.get_extra_info("ssl_object") is None:
+            sock: socket.socket = transport.get_extra_info("socket")
+            self._send_away(sock.fileno(), data, num_moves)
+            transport.abort()
+            return
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._send_away(theirs.fileno(), data, num_moves)
+        connection.connection_lost(None)
+        self._tunnels.open(transport, ours)
+
+    async def stop(self, grace_s: float) -> None:
+        await asyncio.gather(self.endpoint.stop(grace_s), self._tunnels.stop(grace_s))
+        self._side_thread.stop()
+
+
+def _never_called(exchange: Exchange) -> None:
+    """The handler of requests that leave before they are handled."""
+    exchange.respond_error(500, "internal error")

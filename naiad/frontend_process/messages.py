@@ -1,0 +1,286 @@
+"""Every message between the server process and a frontend process.
+
+Framing, descriptors and shared memory are those of worker channels (naiad.ipc.framing). Requests
+and responses travel in lists: one message per turn of the sender's event loop.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from naiad.core.model_spec import ModelSpec
+from naiad.core.region_slice import RegionUse
+from naiad.core.request import ParameterValue
+from naiad.core.tensor import Tensor
+from naiad.ipc.messages import Exited, Forked, Message, Released, Slots
+from naiad.ipc.work import WorkError
+
+HTTP = "http"
+GRPC = "grpc"
+
+# Frontend to server.
+
+
+class RemoteRequest(msgspec.Struct, array_like=True):
+    """An InferRequest that a frontend has decoded."""
+
+    handle: int
+    """Identifies the request on its channel until its final response."""
+    copy: int
+    """The number of the model's copy that accepted the request; 0 if the server must validate
+    it."""
+    batch_size: int
+    start_ns: int
+    endpoint: str
+    """`HTTP` or `GRPC`."""
+    model_name: str
+    inputs: list[Tensor]
+    model_version: str = ""
+    id: str = ""
+    requested_outputs: list[str] = []
+    parameters: dict[str, ParameterValue] = {}
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    priority: int = 0
+    timeout_us: int = 0
+    deadline_ns: int = 0
+    regions: RegionUse | None = None
+
+
+class Infer(Message, tag=100):
+    requests: list[RemoteRequest]
+
+
+class Abandon(Message, tag=101):
+    """The clients of these requests are gone."""
+
+    handles: list[int]
+
+
+class Leave(Message, tag=102):
+    """An HTTP connection goes to the server process, with its descriptor. `data` was received and
+    not handled."""
+
+    data: bytes
+    num_moves: int
+
+
+class OpenCall(Message, tag=103):
+    """A gRPC call that the server process handles."""
+
+    call: int
+    connection: int
+    """Identifies the client's connection while it has such calls."""
+    path: str
+    metadata: dict[str, str]
+    deadline_ns: int = 0
+    receive_start_ns: int = 0
+
+
+class CallMessage(Message, tag=104):
+    """A request message of a call, as a single tensor, so that a large one travels in shared
+    memory."""
+
+    call: int
+    content: list[Tensor]
+
+
+class CallHalfClosed(Message, tag=105):
+    call: int
+
+
+class CallCancelled(Message, tag=106):
+    call: int
+
+
+class CallStopped(Message, tag=107):
+    """The frontend stops: the call must end as soon as it has nothing in flight."""
+
+    call: int
+
+
+class CallCongested(Message, tag=108):
+    call: int
+    is_congested: bool
+
+
+class Connections(Message, tag=109):
+    """How many connections each endpoint of the frontend has, and how many it was sent by then."""
+
+    num_open: dict[str, int]
+    num_accepted: dict[str, int]
+
+
+class Counted(Message, tag=110):
+    """Faults of clients since the start of the frontend, by endpoint and cause."""
+
+    faults: dict[str, dict[str, int]]
+
+
+class Alive(Message, tag=111):
+    """The reply to `AskAlive`, and the first message of a frontend."""
+
+    number: int
+
+
+class Current(Message, tag=112):
+    """The reply to `Models`: the frontend acts on this state from now on."""
+
+    generation: int
+
+
+# Server to frontend.
+
+
+class RemoteModel(msgspec.Struct, array_like=True):
+    """A version of a model that frontends may serve."""
+
+    key: str
+    """The name in requests."""
+    version: int
+    is_latest: bool
+    copy: int
+    spec: ModelSpec
+
+
+class Models(Message, tag=120):
+    """All models that the frontend may serve from now on."""
+
+    generation: int
+    models: list[RemoteModel]
+
+
+class Accept(Message, tag=121):
+    """A connection for the frontend, with its descriptor. `data` was received and not handled."""
+
+    endpoint: str
+    data: bytes = b""
+    num_moves: int = 0
+
+
+class RemoteResponse(msgspec.Struct, array_like=True):
+    handle: int
+    is_final: bool
+    has_response: bool
+    """False for a final flag that came without a response."""
+    model_name: str = ""
+    model_version: str = ""
+    outputs: list[Tensor] = []
+    parameters: dict[str, ParameterValue] = {}
+    error: WorkError | None = None
+
+
+class Respond(Message, tag=122):
+    responses: list[RemoteResponse]
+
+
+class CallReply(Message, tag=123):
+    """The single response of a unary call, and status OK."""
+
+    call: int
+    content: list[Tensor]
+
+
+class CallSend(Message, tag=124):
+    call: int
+    content: list[Tensor]
+
+
+class CallFinish(Message, tag=125):
+    call: int
+    status: int
+    message: str
+    fields: list[tuple[bytes, bytes]]
+
+
+class CallPause(Message, tag=126):
+    """The frontend must read no more messages of the call for now, or may again."""
+
+    call: int
+    is_paused: bool
+
+
+class CallIdle(Message, tag=127):
+    """None of the call's messages is in flight, or one is."""
+
+    call: int
+    is_idle: bool
+
+
+class AskAlive(Message, tag=128):
+    number: int
+
+
+class Stop(Message, tag=129):
+    """The frontend finishes its requests within `grace_s` and exits."""
+
+    grace_s: float
+
+
+class ReadAgain(Message, tag=130):
+    """SIGHUP: the frontend reads its certificates and opens its log file again."""
+
+
+# Server to launcher; the launcher responds with Forked and Exited of naiad.ipc.messages.
+
+
+class MethodKind(msgspec.Struct, array_like=True, frozen=True):
+    """What a frontend needs to know about an RPC that it forwards."""
+
+    path: str
+    api: str
+    is_stream: bool
+    is_compressed: bool
+
+
+class ForkFrontend(Message, tag=140):
+    """Forks a frontend, whose channel is the descriptor that comes with this message."""
+
+    number: int
+    place: int
+    """Its place in the shared page of the memory budget."""
+    methods: list[MethodKind]
+
+
+ToLauncher: TypeAlias = ForkFrontend | Slots | Released
+FromLauncher: TypeAlias = Forked | Exited | Slots | Released
+FromFrontend: TypeAlias = (
+    Slots
+    | Released
+    | Infer
+    | Abandon
+    | Leave
+    | OpenCall
+    | CallMessage
+    | CallHalfClosed
+    | CallCancelled
+    | CallStopped
+    | CallCongested
+    | Connections
+    | Counted
+    | Alive
+    | Current
+)
+ToFrontend: TypeAlias = (
+    Slots
+    | Released
+    | Models
+    | Accept
+    | Respond
+    | CallReply
+    | CallSend
+    | CallFinish
+    | CallPause
+    | CallIdle
+    | AskAlive
+    | Stop
+    | ReadAgain
+)
+
+
+def content_of(data: bytes | bytearray | memoryview) -> list[Tensor]:
+    """Wraps the bytes of a gRPC message for `Link.place`."""
+    return [Tensor("", "", [], data)]

@@ -1,0 +1,259 @@
+"""A frontend process: it serves client connections and sends their inference requests to the server
+process.
+
+In:  a channel to the server process, which sends it connections and responses. Out: exit 0 when the
+     server tells it to stop, or is gone.
+Rule: nothing here schedules, counts requests or changes models.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import socket
+import sys
+from collections.abc import Awaitable
+
+import msgspec
+import uvloop
+
+from naiad import log
+from naiad.errors import NaiadError
+from naiad.frontend_process.grpc_endpoint import FrontendGrpc
+from naiad.frontend_process.http_endpoint import FrontendHttp
+from naiad.frontend_process.messages import (
+    GRPC,
+    HTTP,
+    Accept,
+    Alive,
+    AskAlive,
+    CallFinish,
+    CallIdle,
+    CallPause,
+    CallReply,
+    CallSend,
+    Connections,
+    Counted,
+    Current,
+    Leave,
+    MethodKind,
+    Models,
+    ReadAgain,
+    Respond,
+    Stop,
+    ToFrontend,
+)
+from naiad.frontend_process.options import FrontendOptions
+from naiad.frontend_process.remote_core import ModelTable, RemoteCore, RemoteRequests
+from naiad.frontend_process.shared_budget import SharedBudget, SharedPage
+from naiad.instances.channel import Channel
+from naiad.shm.arena import SLOT_IDLE_NS, Arena
+from naiad.transport.certificate_watch import CertificateWatch
+from naiad.transport.http1.connection import Http1Connection
+from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
+
+SWITCH_INTERVAL_S = 0.001
+"""As in the server process: a thread that decodes gives the interpreter lock back this soon."""
+REPORT_S = 0.02
+"""How soon the server process hears of connections that have ended."""
+SWEEP_S = 1.0
+
+
+def run_frontend(
+    sock: socket.socket,
+    options: FrontendOptions,
+    methods: list[MethodKind],
+    page: SharedPage,
+    place: int,
+) -> None:
+    """Runs in the forked process, and returns when it must exit."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the server process handles them for all
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.freeze()
+    uvloop.run(FrontendProcess(sock, options, methods, page, place).run())
+
+
+class FrontendProcess:
+    def __init__(
+        self,
+        sock: socket.socket,
+        options: FrontendOptions,
+        methods: list[MethodKind],
+        page: SharedPage,
+        place: int,
+    ) -> None:
+        self._sock = sock
+        self._options = options
+        self._methods = methods
+        self._budget = SharedBudget(options.memory_bytes, page, place)
+        self._ended: asyncio.Future[str]
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._tls: dict[str, CertificateWatch | None] = {}
+        self._num_accepted = {HTTP: 0, GRPC: 0}
+        self._is_report_due = False
+        self._faults: dict[str, dict[str, int]] = {}
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._ended = loop.create_future()
+        options, arena = self._options, Arena()
+        self._arena = arena
+        self._channel: Channel[ToFrontend] = Channel(
+            loop,
+            self._sock,
+            msgspec.msgpack.Decoder(ToFrontend),
+            arena,
+            self._on_message,
+            self._on_close,
+        )
+        self._requests = RemoteRequests(loop, self._channel)
+        self._models = ModelTable(self._requests, arena)
+        self._http = FrontendHttp(
+            RemoteCore(HTTP, self._models, self._requests, arena),
+            self._models,
+            options.http,
+            self._budget,
+            self._send_away,
+        )
+        self._grpc = FrontendGrpc(
+            RemoteCore(GRPC, self._models, self._requests, arena),
+            self._models,
+            options.grpc,
+            self._methods,
+            self._budget,
+            self._channel,
+        )
+        self._http.endpoint.on_forgotten = self._report_soon
+        self._grpc.endpoint.on_forgotten = self._report_soon
+        self._tls = {HTTP: options.http_tls(), GRPC: options.grpc_tls()}
+        for watch in self._tls.values():
+            if watch is not None:
+                self._start(watch.run())
+        self._start(self._sweep())
+        self._channel.send(Alive(0))
+        await self._ended
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        log.flush()
+
+    def _start(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # From the server process.
+
+    def _on_message(self, message: ToFrontend) -> None:
+        match message:
+            case Respond():
+                self._requests.on_responses(message)
+            case Accept():
+                self._start(
+                    self._accept(message, socket.socket(fileno=self._channel.link.pop_fd()))
+                )
+            case Models():
+                self._models.update(message)
+                self._channel.send(Current(message.generation))
+            case CallReply():
+                self._grpc.calls.on_reply(message)
+            case CallSend():
+                self._grpc.calls.on_send(message)
+            case CallFinish():
+                self._grpc.calls.on_finish(message)
+            case CallPause():
+                self._grpc.calls.on_pause(message)
+            case CallIdle():
+                self._grpc.calls.on_idle(message)
+            case AskAlive():
+                self._channel.send(Alive(message.number))
+            case Stop():
+                self._start(self._stop(message.grace_s))
+            case ReadAgain():
+                self._read_again()
+
+    def _on_close(self, reason: str) -> None:
+        """The server process is gone, or tells this one to exit by closing the channel. Without it
+        nothing can be served."""
+        if not self._ended.done():
+            self._requests.fail_all()
+            self._ended.set_result(reason)
+
+    async def _stop(self, grace_s: float) -> None:
+        await asyncio.gather(self._http.stop(grace_s), self._grpc.stop(grace_s))
+        self._report_faults()
+        self._channel.close("stopped")
+
+    def _read_again(self) -> None:
+        log.reopen()
+        for watch in self._tls.values():
+            if watch is not None:
+                try:
+                    watch.reread()
+                except NaiadError as error:
+                    log.error(f"the certificates stay as they were: {error.message}")
+
+    # Connections.
+
+    async def _accept(self, message: Accept, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        endpoint = message.endpoint
+        tls = self._tls[endpoint]
+        try:
+            await self._loop.connect_accepted_socket(
+                self._grpc.endpoint.protocol_factory
+                if endpoint == GRPC
+                else lambda: self._http_connection(message),
+                sock,
+                ssl=None if tls is None else tls.context,
+                ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
+            )
+        except (OSError, TimeoutError):
+            sock.close()  # the client has gone, or the handshake failed
+        self._num_accepted[endpoint] += 1
+        self._report_soon()
+
+    def _http_connection(self, message: Accept) -> Http1Connection:
+        connection = self._http.endpoint.protocol_factory()
+        if message.data:
+            connection.resume_after_move(message.data, message.num_moves)
+        return connection
+
+    def _send_away(self, descriptor: int, data: bytes, num_moves: int) -> None:
+        self._channel.send(Leave(data, num_moves + 1), [descriptor])
+
+    def _report_soon(self) -> None:
+        if not self._is_report_due:
+            self._is_report_due = True
+            self._loop.call_later(REPORT_S, self._report)
+
+    def _report(self) -> None:
+        """Tells the server process how many connections there are, and what clients did wrong."""
+        self._is_report_due = False
+        num_open = {
+            HTTP: len(self._http.endpoint.connections),
+            GRPC: len(self._grpc.endpoint.connections),
+        }
+        self._channel.send(Connections(num_open, dict(self._num_accepted)))
+
+    def _report_faults(self) -> None:
+        faults = {
+            HTTP: dict(self._http.endpoint.faults),
+            GRPC: dict(self._grpc.endpoint.counters.failures),
+        }
+        if faults != self._faults:
+            self._faults = faults
+            self._channel.send(Counted(faults))
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._report_faults()
+            self._grpc.calls.cancel_ended()
+            dropped = self._arena.trim(SLOT_IDLE_NS)
+            if dropped:
+                self._channel.link.drop_slots(dropped)

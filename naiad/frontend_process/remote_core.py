@@ -1,0 +1,285 @@
+"""The inference core as a frontend process sees it: models that the server process serves, and
+requests that travel there.
+
+In:  `Models` messages; requests of the frontend's endpoints. Out: `Infer` and `Abandon` messages;
+     responses, at each request's stream.
+Rule: a frontend validates requests, and the server decides everything else. A request that was
+      validated against another copy than the one that serves is validated again there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import count
+
+from naiad.core.job import Job
+from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.statistics import ModelStatistics
+from naiad.core.tensor import REFERENCE
+from naiad.errors import Code, NaiadError, internal, unavailable
+from naiad.frontend_process.messages import (
+    Abandon,
+    Infer,
+    Models,
+    RemoteModel,
+    RemoteRequest,
+    RemoteResponse,
+    Respond,
+    ToFrontend,
+)
+from naiad.instances.channel import Channel
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.repository.model import Model
+from naiad.repository.repository import LATEST, RETRY_AFTER_S
+from naiad.shm.arena import INLINE_MAX_BYTES, Arena
+from naiad.trace.tracing import Tracing
+
+GONE = "the server process has ended"
+
+
+class RemoteScheduler:
+    """The scheduler of one copy of a model: it is in the server process."""
+
+    def __init__(self, requests: RemoteRequests, copy: int) -> None:
+        self._requests = requests
+        self._copy = copy
+
+    def enqueue(self, job: Job) -> ResponseStream:
+        return self._requests.send(job, self._copy)
+
+    def inflight(self) -> int:
+        return 0
+
+    async def stop(self) -> None:
+        """The server process does that."""
+
+    @property
+    def resizable(self) -> None:
+        return None
+
+    @property
+    def sequences(self) -> None:
+        return None
+
+
+class RemoteRequests:
+    """The requests that one frontend has sent and whose final response has not come. Requests of
+    one turn of the event loop are one message."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, channel: Channel[ToFrontend]) -> None:
+        self._loop = loop
+        self._channel = channel
+        self._handles = count(1)
+        self._streams: dict[int, tuple[ResponseStream, str]] = {}
+        """Handle -> the stream, and the id of its request."""
+        self._unsent: list[RemoteRequest] = []
+        self.endpoint = ""
+        """Where the request that is being sent comes from."""
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def send(self, job: Job, copy: int) -> ResponseStream:
+        """Raises NaiadError when there is no shared memory left."""
+        request, stream = job.request, job.stream
+        inputs = request.inputs
+        for tensor in inputs:
+            if len(tensor.data) > INLINE_MAX_BYTES:
+                inputs = list(inputs)
+                self._channel.link.place(inputs)
+                break
+        handle = next(self._handles)
+        self._streams[handle] = stream, request.id
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent.append(
+            RemoteRequest(
+                handle,
+                copy,
+                job.batch_size,
+                job.start_ns,
+                self.endpoint,
+                request.model_name,
+                inputs,
+                request.model_version,
+                request.id,
+                request.requested_outputs,
+                request.parameters,
+                request.sequence_id,
+                request.sequence_start,
+                request.sequence_end,
+                request.priority,
+                request.timeout_us,
+                request.deadline_ns,
+                request.regions,
+            )
+        )
+        stream.on_cancel(self._cancel, handle)
+        return stream
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        try:
+            self._channel.send(Infer(unsent))
+        except (TypeError, ValueError, OverflowError):
+            self._send_one_by_one(unsent)
+
+    def _send_one_by_one(self, requests: list[RemoteRequest]) -> None:
+        """A value of one of them cannot be part of a message. Decoders refuse those, so this is a
+        defect of a decoder, and only that request fails."""
+        for request in requests:
+            try:
+                self._channel.send(Infer([request]))
+            except (TypeError, ValueError, OverflowError) as error:
+                stream, _ = self._streams.pop(request.handle)
+                self._channel.link.unplace(request.inputs)
+                stream.fail(internal(f"the request could not be sent to the scheduler: {error}"))
+
+    def _cancel(self, handle: int) -> None:
+        if handle not in self._streams:
+            return
+        if self._unsent:
+            self._flush()
+        self._channel.send(Abandon([handle]))
+
+    def on_responses(self, message: Respond) -> None:
+        """Raises BrokenLinkError."""
+        for item in message.responses:
+            self._deliver(item)
+
+    def _deliver(self, item: RemoteResponse) -> None:
+        for tensor in item.outputs:
+            if tensor.data.__class__ is REFERENCE:
+                self._channel.link.resolve(item.outputs)
+                break
+        if item.is_final:
+            stream, id = self._streams.pop(item.handle)
+        else:
+            stream, id = self._streams[item.handle]
+        if not item.has_response:
+            stream.put(None, item.is_final)
+            return
+        error = item.error
+        stream.put(
+            InferResponse(
+                item.model_name,
+                item.model_version,
+                id,
+                item.outputs,
+                item.parameters,
+                None
+                if error is None
+                else NaiadError(Code[error.code], error.message, error.retry_after_s),
+            ),
+            item.is_final,
+        )
+
+    def fail_all(self) -> None:
+        """The server process is gone."""
+        streams, self._streams = self._streams, {}
+        for stream, _ in streams.values():
+            stream.fail(unavailable(GONE, RETRY_AFTER_S))
+
+
+class ModelTable:
+    """The models that the server process lets frontends serve."""
+
+    def __init__(self, requests: RemoteRequests, arena: Arena) -> None:
+        self._requests = requests
+        self._arena = arena
+        self._copies: dict[int, Model] = {}
+        self._serving: dict[tuple[str, str], Model] = {}
+        """By name and version, as clients write them."""
+        self._known: dict[tuple[str, str], Model] = {}
+        """Also models that have left: a request that was on its way here when its model left is
+        sent to the server, which knows what to respond."""
+
+    def update(self, message: Models) -> None:
+        before, self._copies = self._copies, {}
+        self._serving = {}
+        for entry in message.models:
+            model = before.pop(entry.copy, None)
+            if model is None:
+                model = self._build(entry)
+            else:
+                model.spec = entry.spec
+            self._copies[entry.copy] = model
+            self._serving[entry.key, str(entry.version)] = model
+            if entry.is_latest:
+                self._serving[entry.key, LATEST] = model
+        if len(self._known) > 4 * len(self._serving) + 1024:
+            self._known.clear()
+        self._known.update(self._serving)
+        for model in before.values():
+            callbacks, model.on_stopped = model.on_stopped, []
+            for callback in callbacks:
+                callback()
+
+    def _build(self, entry: RemoteModel) -> Model:
+        spec = entry.spec
+        return Model(
+            spec,
+            ModelConfig(name=spec.name),
+            ModelStatistics(spec.name, spec.version),
+            [],
+            RemoteScheduler(self._requests, entry.copy),
+            self._arena,
+        )
+
+    def is_served(self, name: str, version: str) -> bool:
+        return (name, version) in self._serving
+
+    def model(self, name: str, version: str) -> Model:
+        """Raises NaiadError for a model that has never been here."""
+        model = self._serving.get((name, version)) or self._known.get((name, version))
+        if model is None:
+            raise unavailable(f"Request for unknown model: '{name}' is not at ready state")
+        return model
+
+
+class RemoteCore:
+    """What the endpoints of a frontend need (naiad.frontends.core.Inference). Each endpoint has its
+    own."""
+
+    def __init__(
+        self, endpoint: str, models: ModelTable, requests: RemoteRequests, arena: Arena
+    ) -> None:
+        self.tracing = Tracing()
+        """Never on: the server serves connections itself while it traces."""
+        self._models = models
+        self._endpoint = endpoint
+        self._requests = requests
+        self._arena = arena
+
+    def model(self, name: str, version: str = LATEST) -> Model:
+        """Raises NaiadError for a model that has never been here."""
+        return self._models.model(name, version)
+
+    def infer(self, request: InferRequest, model: Model | None = None) -> ResponseStream:
+        """Raises NaiadError."""
+        start_ns = time.monotonic_ns()
+        self._requests.endpoint = self._endpoint
+        if request.regions is not None:
+            # The server reads the tensors and validates the request afterwards.
+            return self._requests.send(Job(request, ResponseStream(), start_ns), 0)
+        if model is None:
+            model = self.model(request.model_name, request.model_version)
+        model.check(request)
+        return model.scheduler.enqueue(Job(request, ResponseStream(), start_ns, request.batch_size))
+
+    def infer_validated(self, request: InferRequest, model: Model) -> ResponseStream:
+        assert request.signature is not None
+        self._requests.endpoint = self._endpoint
+        return model.scheduler.enqueue(
+            Job(request, ResponseStream(), time.monotonic_ns(), request.signature.batch_size)
+        )
+
+    def input_buffer(self, model_name: str, num_bytes: int) -> memoryview | None:
+        if num_bytes <= INLINE_MAX_BYTES:
+            return None
+        try:
+            return self._arena.allocate(num_bytes)
+        except OSError:
+            return None  # as Repository.input_buffer

@@ -1,0 +1,67 @@
+"""The models that frontend processes may serve, as the server process knows them.
+
+In:  the repository, whenever it may have changed. Out: a `Models` message, and the copy that serves
+     a request.
+Rule: a frontend serves a model only while it does so exactly as the server would: not decoupled,
+      and not while the server traces.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+from naiad.frontend_process.messages import Models, RemoteModel, RemoteRequest
+from naiad.inference import InferenceCore
+from naiad.repository.model import Model
+from naiad.repository.repository import LATEST
+
+
+class ServedModels:
+    def __init__(self, core: InferenceCore) -> None:
+        self._core = core
+        self._numbers = count(1)
+        self._copies: dict[int, Model] = {}
+        self._by_name: dict[tuple[str, str], int] = {}
+        """(name, version) as clients write them -> the copy that serves."""
+        self.message = Models(0, [])
+
+    def refresh(self) -> bool:
+        """Reads the repository again. Returns True if `message` has changed."""
+        numbers = {id(model): number for number, model in self._copies.items()}
+        copies: dict[int, Model] = {}
+        models: list[RemoteModel] = []
+        by_name: dict[tuple[str, str], int] = {}
+        for key, version, model, is_latest in self._served():
+            number = numbers.get(id(model)) or next(self._numbers)
+            copies[number] = model
+            models.append(RemoteModel(key, version, is_latest, number, model.spec))
+            by_name[key, str(version)] = number
+            if is_latest:
+                by_name[key, LATEST] = number
+        self._copies, self._by_name = copies, by_name
+        if models == self.message.models:
+            return False
+        self.message = Models(self.message.generation + 1, models)
+        return True
+
+    def _served(self) -> list[tuple[str, int, Model, bool]]:
+        core = self._core
+        if core.tracing.is_on:
+            return []
+        return [
+            (entry.key, version, model, model is entry.latest)
+            for entry in core.repository.entries()
+            for version, model in entry.models.items()
+            if model.is_serving and not model.spec.is_decoupled and not model.spec.shows_api_key
+        ]
+
+    def is_served(self, name: str, version: str) -> bool:
+        return (name, version) in self._by_name
+
+    def current(self, request: RemoteRequest) -> Model | None:
+        """The copy that has validated the request, if it is the one that serves now."""
+        model = self._copies.get(request.copy)
+        if model is None or not model.is_serving:
+            return None
+        serving = self._core.repository.find_serving(request.model_name, request.model_version)
+        return model if serving is model else None

@@ -1,0 +1,365 @@
+"""One frontend process as the server process sees it: its requests, its forwarded calls, and how it
+does.
+
+In:  messages of the frontend. Out: requests for the core, calls for the gRPC handlers; responses
+     back to the frontend.
+Rule: all state that clients can observe is in this process. When the frontend dies, its requests
+      are cancelled as if their clients had disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from naiad.core.request import InferRequest
+from naiad.core.response import Consumer, InferResponse, ResponseStream
+from naiad.core.tensor import REFERENCE
+from naiad.errors import NaiadError
+from naiad.frontend_process.forwarded_call import ClientConnection, ForwardedCall
+from naiad.frontend_process.messages import (
+    GRPC,
+    HTTP,
+    Abandon,
+    Alive,
+    AskAlive,
+    CallCancelled,
+    CallCongested,
+    CallHalfClosed,
+    CallMessage,
+    CallReply,
+    CallSend,
+    CallStopped,
+    Connections,
+    Counted,
+    Current,
+    FromFrontend,
+    Infer,
+    Leave,
+    OpenCall,
+    RemoteRequest,
+    RemoteResponse,
+    Respond,
+)
+from naiad.frontend_process.served_models import ServedModels
+from naiad.frontends.submit import start_trace, traced
+from naiad.inference import InferenceCore
+from naiad.instances.channel import Channel
+from naiad.ipc.messages import Message
+from naiad.ipc.work import WorkError
+from naiad.keys.account import Admission
+from naiad.shm.arena import INLINE_MAX_BYTES, Arena
+from naiad.transport.grpc.method import Method
+from naiad.transport.grpc.status import Status
+
+_TRACE_NAMES = {HTTP: "HTTP", GRPC: "GRPC"}
+
+
+class FrontendSession:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        place: int,
+        core: InferenceCore,
+        models: ServedModels,
+        methods: dict[bytes, Method],
+        arena: Arena,
+        on_leave: Callable[[socket.socket, Leave], None],
+        on_alive: Callable[[FrontendSession], None],
+        on_current: Callable[[FrontendSession], None],
+        on_close: Callable[[FrontendSession, str], None],
+    ) -> None:
+        self.place = place
+        self.pid = 0
+        """0 until the launcher has forked the process."""
+        self.is_serving = False
+        """The process has started, and responds."""
+        self.generation = 0
+        """The state of the models that the frontend acts on."""
+        self.faults: dict[str, dict[str, int]] = {}
+        self._num_sent = {HTTP: 0, GRPC: 0}
+        self._connections = Connections({HTTP: 0, GRPC: 0}, {HTTP: 0, GRPC: 0})
+        self._loop = loop
+        self._core = core
+        self._models = models
+        self._methods = methods
+        self._on_leave = on_leave
+        self._on_alive = on_alive
+        self._on_current = on_current
+        self._on_closed = on_close
+        self._streams: dict[int, ResponseStream] = {}
+        self._responses: list[RemoteResponse] = []
+        self._calls: dict[int, ForwardedCall] = {}
+        self._clients: dict[int, ClientConnection] = {}
+        self._progressed: set[ForwardedCall] = set()
+        self.asked_ns = 0
+        """When the frontend was asked whether it is alive; 0 if it has responded."""
+        self.is_slow = False
+        """It has not responded for a while, and gets no more connections."""
+        self._num_asked = 0
+        self._channel: Channel[FromFrontend] = Channel(
+            loop,
+            sock,
+            msgspec.msgpack.Decoder(FromFrontend),
+            arena,
+            self._on_message,
+            self._on_channel_closed,
+        )
+
+    # The process.
+
+    def num_connections(self, endpoint: str) -> int:
+        """Those that it has, and those that are on the way to it."""
+        report = self._connections
+        on_the_way = self._num_sent[endpoint] - report.num_accepted[endpoint]
+        return report.num_open[endpoint] + on_the_way
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._streams)
+
+    def ask_alive(self, now_ns: int) -> None:
+        if not self.asked_ns:
+            self.asked_ns = now_ns
+            self._num_asked += 1
+            self._channel.send(AskAlive(self._num_asked))
+
+    def send(self, message: Message, descriptor: int | None = None) -> None:
+        self._channel.send(message, None if descriptor is None else [descriptor])
+
+    def send_connection(self, endpoint: str, message: Message, descriptor: int) -> None:
+        self._num_sent[endpoint] += 1
+        self._channel.send(message, [descriptor])
+
+    def drop_slots(self, ids: list[int]) -> None:
+        self._channel.link.drop_slots(ids)
+
+    def close(self, reason: str) -> None:
+        self._channel.close(reason)
+
+    def _on_channel_closed(self, reason: str) -> None:
+        self.is_serving = False
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.cancel()
+        for call in list(self._calls.values()):
+            call.cancel()
+        self._on_closed(self, reason)
+
+    def _on_message(self, message: FromFrontend) -> None:
+        match message:
+            case Infer():
+                for request in message.requests:
+                    self._infer(request)
+            case Abandon():
+                for handle in message.handles:
+                    if (stream := self._streams.get(handle)) is not None:
+                        stream.cancel()
+            case Leave():
+                self._on_leave(socket.socket(fileno=self._channel.link.pop_fd()), message)
+            case OpenCall():
+                self._open_call(message)
+            case CallMessage():
+                self._on_call_message(message)
+            case CallHalfClosed() | CallCancelled() | CallStopped() | CallCongested():
+                if (call := self._calls.get(message.call)) is not None:
+                    self._on_call_event(call, message)
+            case Connections():
+                self._connections = message
+            case Counted():
+                self.faults = message.faults
+            case Alive():
+                self.asked_ns = 0
+                if not self.is_serving:
+                    self.is_serving = True
+                    self._on_alive(self)
+            case Current():
+                self.generation = message.generation
+                self._on_current(self)
+
+    # Requests.
+
+    def _infer(self, item: RemoteRequest) -> None:
+        """Raises BrokenLinkError."""
+        for tensor in item.inputs:
+            if tensor.data.__class__ is REFERENCE:
+                self._channel.link.resolve(item.inputs)
+                break
+        request = InferRequest(
+            item.model_name,
+            item.inputs,
+            item.model_version,
+            item.id,
+            item.requested_outputs,
+            item.parameters,
+            item.sequence_id,
+            item.sequence_start,
+            item.sequence_end,
+            item.priority,
+            item.timeout_us,
+            item.deadline_ns,
+            None,
+            item.regions,
+            None,
+            item.batch_size,
+        )
+        handle = item.handle
+        consumer: Consumer = partial(self._respond, handle)
+        core = self._core
+        try:
+            if core.tracing.is_on:
+                stream, consumer = self._infer_traced(request, item, consumer)
+            else:
+                model = self._models.current(item)
+                if model is None:
+                    stream = core.infer(request)
+                else:
+                    stream = core.infer_checked(request, model, item.start_ns)
+        except NaiadError as error:
+            self._respond(
+                handle, InferResponse(item.model_name, "", item.id, [], error=error), True
+            )
+            return
+        self._streams[handle] = stream
+        stream.deliver_to(consumer)
+
+    def _infer_traced(
+        self, request: InferRequest, item: RemoteRequest, consumer: Consumer
+    ) -> tuple[ResponseStream, Consumer]:
+        """For requests that were on their way when tracing was switched on: afterwards this process
+        serves connections itself. Raises NaiadError."""
+        origin = _TracedOrigin(_TRACE_NAMES[item.endpoint], item.start_ns)
+        group = start_trace(self._core.tracing, request, origin)
+        if group is None:
+            return self._core.infer(request), consumer
+        request.trace = group.new_trace()
+        try:
+            stream = self._core.infer(request)
+        except NaiadError:
+            group.discard()
+            raise
+        return stream, traced(group, consumer, origin.trace_name)
+
+    def _respond(self, handle: int, response: InferResponse | None, is_final: bool) -> None:
+        if is_final:
+            self._streams.pop(handle, None)
+        if self._channel.is_closed:
+            return
+        if not self._responses:
+            self._loop.call_soon(self._flush)
+        if response is None:
+            self._responses.append(RemoteResponse(handle, is_final, False))
+            return
+        outputs, error = response.outputs, response.error
+        for tensor in outputs:
+            if len(tensor.data) > INLINE_MAX_BYTES:
+                outputs = list(outputs)
+                try:
+                    self._channel.link.place(outputs)
+                except NaiadError as no_memory:
+                    outputs, error = [], no_memory
+                break
+        self._responses.append(
+            RemoteResponse(
+                handle,
+                is_final,
+                True,
+                response.model_name,
+                response.model_version,
+                outputs,
+                response.parameters,
+                None if error is None else WorkError.of(error),
+            )
+        )
+
+    def _flush(self) -> None:
+        responses, self._responses = self._responses, []
+        self._channel.send(Respond(responses))
+
+    # Calls.
+
+    def _open_call(self, message: OpenCall) -> None:
+        client = self._clients.get(message.connection)
+        if client is None:
+            client = ClientConnection(message.connection, self._core.budget.open_account())
+            self._clients[message.connection] = client
+        client.num_calls += 1
+        method = self._methods[message.path.encode()]
+        self._calls[message.call] = ForwardedCall(self, client, method, message)
+
+    def _on_call_message(self, message: CallMessage) -> None:
+        self._channel.link.resolve(message.content)
+        call = self._calls.get(message.call)
+        if call is not None:
+            call.was_idle = False
+            call.on_message(message.content[0].data)
+            self.note_progress(call)
+
+    def _on_call_event(
+        self,
+        call: ForwardedCall,
+        message: CallHalfClosed | CallCancelled | CallStopped | CallCongested,
+    ) -> None:
+        match message:
+            case CallHalfClosed():
+                call.on_half_close()
+            case CallCancelled():
+                call.cancel()
+            case CallStopped():
+                call.stop()
+            case CallCongested():
+                call.set_congested(message.is_congested)
+
+    # What calls ask for (naiad.frontend_process.forwarded_call.Frontend).
+
+    def send_content(self, message: CallReply | CallSend) -> None:
+        try:
+            self._channel.link.place(message.content)
+        except NaiadError as error:
+            call = self._calls.get(message.call)
+            if call is not None:
+                call.abort(Status.UNAVAILABLE, error.message)
+            return
+        self._channel.send(message)
+
+    def on_call_ended(self, number: int) -> None:
+        call = self._calls.pop(number, None)
+        if call is not None:
+            self._progressed.discard(call)
+            client = call.client
+            client.num_calls -= 1
+            if not client.num_calls:
+                self._clients.pop(client.number, None)
+
+    def note_progress(self, call: ForwardedCall) -> None:
+        if call.handler is None:
+            return
+        if not self._progressed:
+            self._loop.call_soon(self._report_idle)
+        self._progressed.add(call)
+
+    def _report_idle(self) -> None:
+        calls, self._progressed = self._progressed, set()
+        for call in calls:
+            call.report_idle()
+
+
+class _TracedOrigin:
+    """Where a traced request came from, as far as this process knows."""
+
+    admission: Admission | None = None
+
+    def __init__(self, trace_name: str, receive_start_ns: int) -> None:
+        self.trace_name = trace_name
+        self.receive_start_ns = receive_start_ns
+
+    def header(self, name: str) -> str:
+        return ""
+
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        """The frontend reports that by `Abandon`."""

@@ -1,0 +1,62 @@
+"""One memory budget over the server process and all frontend processes.
+
+Every process writes the bytes that it holds to a place of its own in a shared page, and counts
+those of all others as used. Two processes that reserve at the same moment may exceed the budget
+together by what they reserve; nothing waits for a lock.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+from naiad.core.memory_budget import MemoryBudget
+
+_PLACE_BYTES = 8
+
+
+class SharedPage:
+    """The bytes that each process holds. It is made before the processes are forked."""
+
+    def __init__(self, num_places: int) -> None:
+        self._memory = mmap.mmap(-1, max(num_places * _PLACE_BYTES, mmap.PAGESIZE))
+        self.places = memoryview(self._memory).cast("q")[:num_places]
+
+
+class SharedBudget(MemoryBudget):
+    """The part of one process. Place 0 is the server's."""
+
+    def __init__(self, limit_bytes: int, page: SharedPage, place: int) -> None:
+        self._total_bytes = limit_bytes
+        self._places = page.places
+        self._place = place
+        super().__init__(limit_bytes)
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes that this process holds."""
+        return self._places[self._place]
+
+    @used_bytes.setter
+    def used_bytes(self, num_bytes: int) -> None:
+        self._places[self._place] = num_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        """What the other processes leave to this one."""
+        return max(self._total_bytes - sum(self._places) + self._places[self._place], 0)
+
+    @limit_bytes.setter
+    def limit_bytes(self, num_bytes: int) -> None:
+        self._total_bytes = num_bytes
+
+    @property
+    def total_limit_bytes(self) -> int:
+        return self._total_bytes
+
+    @property
+    def total_used_bytes(self) -> int:
+        return sum(self._places)
+
+    def forget(self, place: int) -> None:
+        """The process at this place is gone, and its memory with it."""
+        self._places[place] = 0
