@@ -465,8 +465,10 @@ def start(design: str, frontends: int, instances: int) -> tuple[int, list[int], 
             links = [socket.socketpair() for _ in range(frontends)]
             raw = design == "A-raw"
             pids.append(fork(lambda: run_scheduler([a for a, _ in links], ends, raw=raw)))
-            for front in range(frontends):
-                pids.append(fork(lambda front=front: run_frontend_a(socks[front], links[front][1])))
+            pids += [
+                fork(lambda front=front: run_frontend_a(socks[front], links[front][1]))
+                for front in range(frontends)
+            ]
             opened += [sock for pair in links for sock in pair]
     for sock in (*socks, *opened):
         sock.close()

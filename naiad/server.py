@@ -272,21 +272,28 @@ class Server:
         """Connections that cannot move after their first request go to a frontend process at once;
         all others begin here."""
         loop = asyncio.get_running_loop()
-        tls = {
-            "ssl": None if endpoint.tls is None else endpoint.tls.context,
-            "ssl_handshake_timeout": None if endpoint.tls is None else HANDSHAKE_TIMEOUT_S,
-        }
+        context = None if endpoint.tls is None else endpoint.tls.context
+        handshake_s = None if endpoint.tls is None else HANDSHAKE_TIMEOUT_S
         if self._frontends is None or endpoint.frontend is None:
             self._listeners.append(
                 await loop.create_server(
-                    endpoint.protocol_factory, sock=sock, backlog=LISTEN_BACKLOG, **tls
+                    endpoint.protocol_factory,
+                    sock=sock,
+                    backlog=LISTEN_BACKLOG,
+                    ssl=context,
+                    ssl_handshake_timeout=handshake_s,
                 )
             )
             return
 
         async def serve_here(connection: socket.socket) -> None:
             with contextlib.suppress(OSError, TimeoutError):
-                await loop.connect_accepted_socket(endpoint.protocol_factory, connection, **tls)
+                await loop.connect_accepted_socket(
+                    endpoint.protocol_factory,
+                    connection,
+                    ssl=context,
+                    ssl_handshake_timeout=handshake_s,
+                )
 
         self._shared_listeners.append(sock)
         self._frontends.listen(endpoint.frontend, sock, LISTEN_BACKLOG, serve_here)
