@@ -73,7 +73,7 @@ def kinds(pid: int) -> dict[int, str]:
 
 def wrk(options: argparse.Namespace, port: int, connections: int, seconds: float) -> dict[str, Any]:
     text = subprocess.run(
-        [options.wrk, f"-t{options.threads}", f"-c{connections}", f"-d{seconds:g}s", "--latency",
+        [options.wrk, f"-t{options.threads}", f"-c{connections}", f"-d{int(seconds)}s", "--latency",
          "-s", str(LUA), f"http://127.0.0.1:{port}"],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
@@ -105,7 +105,7 @@ def measure(frontends: int, folder: Path, options: argparse.Namespace) -> dict[s
         for pid, name in names.items():
             used[name] += cpu_s(pid) - before[pid]
         total_us = sum(used.values()) / took_s / full["requests_per_s"] * 1e6
-        few = wrk(options, server.http_port, max(options.connections // 16, options.threads), 1.5)
+        few = wrk(options, server.http_port, max(options.connections // 16, options.threads), 2)
         return {
             "frontends": frontends,
             **full,

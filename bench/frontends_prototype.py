@@ -486,7 +486,7 @@ def cpu_s(pids: list[int]) -> list[float]:
 
 def load(wrk: str, port: int, connections: int, seconds: float, threads: int) -> tuple[float, str]:
     text = subprocess.run(
-        [wrk, f"-t{threads}", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(LUA),
+        [wrk, f"-t{threads}", f"-c{connections}", f"-d{int(seconds)}s", "--latency", "-s", str(LUA),
          f"http://127.0.0.1:{port}"],
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
