@@ -157,7 +157,7 @@ class Server:
         settings, loop = self._settings, asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, number)
-        loop.add_signal_handler(signal.SIGHUP, self.reread.run)
+        loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
         self.reread.subscribe("the log file", log.reopen)
         self._templates = Templates(loop, wiring.worker_setup(settings, os.environ))
         try:
@@ -174,7 +174,6 @@ class Server:
             )
             if launcher is not None:
                 self._frontends = wiring.build_frontends(loop, launcher, self._core)
-                self.reread.subscribe("the frontend processes", self._frontends.read_again)
             self._keys = wiring.build_keys(settings)
             guard = None if self._keys is None else self._keys.guard
             if self._keys is not None:
@@ -248,6 +247,11 @@ class Server:
     def _on_signal(self, number: signal.Signals) -> None:
         if self._stop_signals.is_new(number, time.monotonic()):
             self._signals.put_nowait(number)
+
+    def _on_hangup(self) -> None:
+        self.reread.run()
+        if self._frontends is not None:
+            self._frontends.read_again()
 
     # Start.
 

@@ -325,6 +325,7 @@ def load_options(settings: Settings) -> LoadOptions:
         environments=python_environments(settings),
         start_delay=read_start_delay(os.environ),
         max_instances=settings.max_model_instances,
+        keeps_encoded=num_frontends(settings) > 1,
     )
 
 

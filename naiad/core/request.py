@@ -63,6 +63,10 @@ class InferRequest(msgspec.Struct, eq=False):
     """The faults, by input, that were found when the elements of all BYTES inputs were counted
     outside of the event loop. None when nobody has counted them yet."""
 
+    encoded_inputs: msgspec.Raw | None = None
+    """The inputs as they travel to a worker, if the request came from a frontend process and
+    nothing on its way needs to look at them. `inputs` is empty then."""
+
     @property
     def sequence_key(self) -> SequenceKey:
         identity = self.identity

@@ -53,7 +53,7 @@ class ClientConnection:
 
 
 class ForwardedCall(Call):
-    __slots__ = ("_client", "_frontend", "_receive_start_ns", "number", "was_idle")
+    __slots__ = ("_client", "_congestion", "_frontend", "_receive_start_ns", "number", "was_idle")
 
     def __init__(
         self, frontend: Frontend, client: ClientConnection, method: Method, message: OpenCall
@@ -64,6 +64,7 @@ class ForwardedCall(Call):
         self._receive_start_ns = message.receive_start_ns
         self.number = message.call
         self.was_idle = True
+        self._congestion: set[str] = set()
         self.head = RequestHead(method, metadata=message.metadata)
         self.method = method
         self.admission = None
@@ -101,9 +102,16 @@ class ForwardedCall(Call):
     def on_half_close(self) -> None:
         self._on_end()
 
-    def set_congested(self, is_congested: bool) -> None:
-        if not self.is_done and self.on_flow is not None:
-            self.on_flow(is_congested)
+    def set_congested(self, reason: str, is_congested: bool) -> None:
+        """Holds the handler back while there is any reason to: the client does not keep up, or the
+        frontend does not."""
+        before = bool(self._congestion)
+        if is_congested:
+            self._congestion.add(reason)
+        else:
+            self._congestion.discard(reason)
+        if before != bool(self._congestion) and not self.is_done and self.on_flow is not None:
+            self.on_flow(not before)
 
     def report_idle(self) -> None:
         """Tells the frontend, which ends idle streams, whether this one is."""

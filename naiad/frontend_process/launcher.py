@@ -27,12 +27,14 @@ from naiad.frontend_process.process import run_frontend
 from naiad.frontend_process.shared_budget import SharedBudget, SharedPage
 from naiad.ipc.framing import Link
 from naiad.ipc.messages import Exited, Forked, Message
-from naiad.machine.process_tree import die_with_parent, end_children
+from naiad.machine.process_tree import die_with_parent, end_children, is_reaped
 from naiad.shm.arena import Arena
 from naiad.worker.channel import ANCILLARY_BYTES, READ_BYTES, descriptors
 
 END_LIMIT_S = 5.0
 END_POLL_S = 0.002
+CLOSE_LIMIT_S = END_LIMIT_S + 1.0
+"""A bit more than the launcher needs to end its frontends."""
 
 
 class LauncherProcess:
@@ -48,10 +50,15 @@ class LauncherProcess:
         """The server's part of the memory budget."""
 
     def close(self) -> None:
-        """Ends the launcher, and with it the frontends. Blocks for a few milliseconds."""
+        """Ends the launcher, and with it the frontends. Blocks for a few milliseconds, unless the
+        launcher is stopped or stuck."""
         self.sock.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        end_s = time.monotonic() + CLOSE_LIMIT_S
+        while not is_reaped(self.pid):
+            if time.monotonic() > end_s:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, signal.SIGKILL)
+            time.sleep(END_POLL_S)
 
 
 def start_launcher(options: FrontendOptions) -> LauncherProcess:

@@ -23,22 +23,11 @@ GRPC = "grpc"
 # Frontend to server.
 
 
-class RemoteRequest(msgspec.Struct, array_like=True):
-    """An InferRequest that a frontend has decoded."""
+class RequestDetails(msgspec.Struct, array_like=True):
+    """What only some requests have."""
 
-    handle: int
-    """Identifies the request on its channel until its final response."""
-    copy: int
-    """The number of the model's copy that accepted the request; 0 if the server must validate
-    it."""
-    batch_size: int
-    start_ns: int
-    endpoint: str
-    """`HTTP` or `GRPC`."""
     model_name: str
-    inputs: list[Tensor]
     model_version: str = ""
-    id: str = ""
     requested_outputs: list[str] = []
     parameters: dict[str, ParameterValue] = {}
     sequence_id: int | str = 0
@@ -50,8 +39,47 @@ class RemoteRequest(msgspec.Struct, array_like=True):
     regions: RegionUse | None = None
 
 
+class RemoteRequest(msgspec.Struct, array_like=True):
+    """An InferRequest that a frontend has decoded."""
+
+    handle: int
+    """Identifies the request on its channel until its final response."""
+    copy: int
+    """The number of the model's copy that accepted the request; 0 if the server must validate
+    it."""
+    batch_size: int
+    start_ns: int
+    is_grpc: bool
+    is_inline: bool
+    """No tensor is in shared memory."""
+    id: str
+    inputs: list[Tensor]
+    details: RequestDetails | None = None
+    """None: the request is for the latest version of the copy's model, and has none of these."""
+
+
+class ReceivedRequest(msgspec.Struct, array_like=True):
+    """A RemoteRequest as the server receives it: it looks at the tensors only where it must."""
+
+    handle: int
+    copy: int
+    batch_size: int
+    start_ns: int
+    is_grpc: bool
+    is_inline: bool
+    id: str
+    inputs: msgspec.Raw
+    details: RequestDetails | None = None
+
+
 class Infer(Message, tag=100):
     requests: list[RemoteRequest]
+
+
+class ReceivedInfer(Message, tag=100):
+    """`Infer`, as the server receives it."""
+
+    requests: list[ReceivedRequest]
 
 
 class Abandon(Message, tag=101):
@@ -250,7 +278,7 @@ FromLauncher: TypeAlias = Forked | Exited | Slots | Released
 FromFrontend: TypeAlias = (
     Slots
     | Released
-    | Infer
+    | ReceivedInfer
     | Abandon
     | Leave
     | OpenCall

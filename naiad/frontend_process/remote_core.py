@@ -20,12 +20,14 @@ from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import REFERENCE
 from naiad.errors import Code, NaiadError, internal, unavailable
 from naiad.frontend_process.messages import (
+    GRPC,
     Abandon,
     Infer,
     Models,
     RemoteModel,
     RemoteRequest,
     RemoteResponse,
+    RequestDetails,
     Respond,
     ToFrontend,
 )
@@ -75,7 +77,7 @@ class RemoteRequests:
         self._streams: dict[int, tuple[ResponseStream, str]] = {}
         """Handle -> the stream, and the id of its request."""
         self._unsent: list[RemoteRequest] = []
-        self.endpoint = ""
+        self.is_grpc = False
         """Where the request that is being sent comes from."""
 
     def __len__(self) -> int:
@@ -84,10 +86,10 @@ class RemoteRequests:
     def send(self, job: Job, copy: int) -> ResponseStream:
         """Raises NaiadError when there is no shared memory left."""
         request, stream = job.request, job.stream
-        inputs = request.inputs
+        inputs, is_inline = request.inputs, True
         for tensor in inputs:
             if len(tensor.data) > INLINE_MAX_BYTES:
-                inputs = list(inputs)
+                inputs, is_inline = list(inputs), False
                 self._channel.link.place(inputs)
                 break
         handle = next(self._handles)
@@ -100,20 +102,11 @@ class RemoteRequests:
                 copy,
                 job.batch_size,
                 job.start_ns,
-                self.endpoint,
-                request.model_name,
-                inputs,
-                request.model_version,
+                self.is_grpc,
+                is_inline,
                 request.id,
-                request.requested_outputs,
-                request.parameters,
-                request.sequence_id,
-                request.sequence_start,
-                request.sequence_end,
-                request.priority,
-                request.timeout_us,
-                request.deadline_ns,
-                request.regions,
+                inputs,
+                None if copy and _is_plain(request) else _details(request),
             )
         )
         stream.on_cancel(self._cancel, handle)
@@ -183,6 +176,38 @@ class RemoteRequests:
             stream.fail(unavailable(GONE, RETRY_AFTER_S))
 
 
+def _is_plain(request: InferRequest) -> bool:
+    """The request has nothing but an id and inputs."""
+    return not (
+        request.model_version
+        or request.requested_outputs
+        or request.parameters
+        or request.sequence_id
+        or request.sequence_start
+        or request.sequence_end
+        or request.priority
+        or request.timeout_us
+        or request.deadline_ns
+        or request.regions is not None
+    )
+
+
+def _details(request: InferRequest) -> RequestDetails:
+    return RequestDetails(
+        request.model_name,
+        request.model_version,
+        request.requested_outputs,
+        request.parameters,
+        request.sequence_id,
+        request.sequence_start,
+        request.sequence_end,
+        request.priority,
+        request.timeout_us,
+        request.deadline_ns,
+        request.regions,
+    )
+
+
 class ModelTable:
     """The models that the server process lets frontends serve."""
 
@@ -249,7 +274,7 @@ class RemoteCore:
         self.tracing = Tracing()
         """Never on: the server serves connections itself while it traces."""
         self._models = models
-        self._endpoint = endpoint
+        self._is_grpc = endpoint == GRPC
         self._requests = requests
         self._arena = arena
 
@@ -260,7 +285,7 @@ class RemoteCore:
     def infer(self, request: InferRequest, model: Model | None = None) -> ResponseStream:
         """Raises NaiadError."""
         start_ns = time.monotonic_ns()
-        self._requests.endpoint = self._endpoint
+        self._requests.is_grpc = self._is_grpc
         if request.regions is not None:
             # The server reads the tensors and validates the request afterwards.
             return self._requests.send(Job(request, ResponseStream(), start_ns), 0)
@@ -271,7 +296,7 @@ class RemoteCore:
 
     def infer_validated(self, request: InferRequest, model: Model) -> ResponseStream:
         assert request.signature is not None
-        self._requests.endpoint = self._endpoint
+        self._requests.is_grpc = self._is_grpc
         return model.scheduler.enqueue(
             Job(request, ResponseStream(), time.monotonic_ns(), request.signature.batch_size)
         )

@@ -9,31 +9,45 @@ Rule: a frontend serves a model only while it does so exactly as the server woul
 from __future__ import annotations
 
 from itertools import count
+from typing import NamedTuple
 
-from naiad.frontend_process.messages import Models, RemoteModel, RemoteRequest
+from naiad.frontend_process.messages import Models, ReceivedRequest, RemoteModel
 from naiad.inference import InferenceCore
 from naiad.repository.model import Model
 from naiad.repository.repository import LATEST
+from naiad.scheduling.dynamic import DynamicScheduler
+
+
+class Served(NamedTuple):
+    """A copy of a model that serves."""
+
+    model: Model
+    key: str
+    is_opaque: bool
+    """Nothing between a frontend and a worker needs to look at the tensors of a request."""
 
 
 class ServedModels:
     def __init__(self, core: InferenceCore) -> None:
         self._core = core
         self._numbers = count(1)
-        self._copies: dict[int, Model] = {}
+        self._copies: dict[int, Served] = {}
+        self._names: dict[int, str] = {}
+        """The names of all copies that frontends have been told of."""
         self._by_name: dict[tuple[str, str], int] = {}
         """(name, version) as clients write them -> the copy that serves."""
         self.message = Models(0, [])
 
     def refresh(self) -> bool:
         """Reads the repository again. Returns True if `message` has changed."""
-        numbers = {id(model): number for number, model in self._copies.items()}
-        copies: dict[int, Model] = {}
+        numbers = {id(served.model): number for number, served in self._copies.items()}
+        copies: dict[int, Served] = {}
         models: list[RemoteModel] = []
         by_name: dict[tuple[str, str], int] = {}
         for key, version, model, is_latest in self._served():
             number = numbers.get(id(model)) or next(self._numbers)
-            copies[number] = model
+            copies[number] = Served(model, key, is_opaque(model))
+            self._names[number] = key
             models.append(RemoteModel(key, version, is_latest, number, model.spec))
             by_name[key, str(version)] = number
             if is_latest:
@@ -58,10 +72,26 @@ class ServedModels:
     def is_served(self, name: str, version: str) -> bool:
         return (name, version) in self._by_name
 
-    def current(self, request: RemoteRequest) -> Model | None:
-        """The copy that has validated the request, if it is the one that serves now."""
-        model = self._copies.get(request.copy)
-        if model is None or not model.is_serving:
+    def current(self, request: ReceivedRequest) -> Served | None:
+        """The copy that has validated the request, if it is the one that serves now. Raises
+        NaiadError for a version that is not a number."""
+        served = self._copies.get(request.copy)
+        if served is None:
             return None
-        serving = self._core.repository.find_serving(request.model_name, request.model_version)
-        return model if serving is model else None
+        details = request.details
+        name, version = (
+            (served.key, LATEST) if details is None else (details.model_name, details.model_version)
+        )
+        model = self._core.repository.find_serving(name, version)
+        return served if model is served.model else None
+
+    def name_of(self, request: ReceivedRequest) -> str:
+        """The model that the request is for, also if its copy has gone."""
+        if request.details is not None:
+            return request.details.model_name
+        return self._names.get(request.copy, "")
+
+
+def is_opaque(model: Model) -> bool:
+    scheduler = model.scheduler
+    return isinstance(scheduler, DynamicScheduler) and not scheduler.reads_inputs

@@ -18,7 +18,7 @@ import msgspec
 
 from naiad.core.request import InferRequest
 from naiad.core.response import Consumer, InferResponse, ResponseStream
-from naiad.core.tensor import REFERENCE
+from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError
 from naiad.frontend_process.forwarded_call import ClientConnection, ForwardedCall
 from naiad.frontend_process.messages import (
@@ -38,17 +38,19 @@ from naiad.frontend_process.messages import (
     Counted,
     Current,
     FromFrontend,
-    Infer,
     Leave,
     OpenCall,
-    RemoteRequest,
+    ReceivedInfer,
+    ReceivedRequest,
     RemoteResponse,
     Respond,
 )
-from naiad.frontend_process.served_models import ServedModels
+from naiad.frontend_process.served_models import Served, ServedModels
 from naiad.frontends.submit import start_trace, traced
 from naiad.inference import InferenceCore
 from naiad.instances.channel import Channel
+from naiad.instances.responses import decode_tensors
+from naiad.ipc.framing import BrokenLinkError
 from naiad.ipc.messages import Message
 from naiad.ipc.work import WorkError
 from naiad.keys.account import Admission
@@ -56,7 +58,11 @@ from naiad.shm.arena import INLINE_MAX_BYTES, Arena
 from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.status import Status
 
-_TRACE_NAMES = {HTTP: "HTTP", GRPC: "GRPC"}
+MAX_UNSENT_BYTES = 4 << 20
+"""A frontend that leaves more than this unread holds back the streams that it forwards."""
+UNSENT_POLL_S = 0.01
+_CLIENT, _FRONTEND = "client", "frontend"
+"""Who does not keep up with a stream."""
 
 
 class FrontendSession:
@@ -97,6 +103,7 @@ class FrontendSession:
         self._calls: dict[int, ForwardedCall] = {}
         self._clients: dict[int, ClientConnection] = {}
         self._progressed: set[ForwardedCall] = set()
+        self._held_back: set[ForwardedCall] = set()
         self.asked_ns = 0
         """When the frontend was asked whether it is alive; 0 if it has responded."""
         self.is_slow = False
@@ -110,6 +117,7 @@ class FrontendSession:
             self._on_message,
             self._on_channel_closed,
         )
+        self._channel.link.keep_encoded(msgspec.msgpack.Decoder(FromFrontend))
 
     # The process.
 
@@ -153,7 +161,7 @@ class FrontendSession:
 
     def _on_message(self, message: FromFrontend) -> None:
         match message:
-            case Infer():
+            case ReceivedInfer():
                 for request in message.requests:
                     self._infer(request)
             case Abandon():
@@ -184,56 +192,70 @@ class FrontendSession:
 
     # Requests.
 
-    def _infer(self, item: RemoteRequest) -> None:
+    def _infer(self, item: ReceivedRequest) -> None:
         """Raises BrokenLinkError."""
-        for tensor in item.inputs:
-            if tensor.data.__class__ is REFERENCE:
-                self._channel.link.resolve(item.inputs)
-                break
-        request = InferRequest(
-            item.model_name,
-            item.inputs,
-            item.model_version,
-            item.id,
-            item.requested_outputs,
-            item.parameters,
-            item.sequence_id,
-            item.sequence_start,
-            item.sequence_end,
-            item.priority,
-            item.timeout_us,
-            item.deadline_ns,
-            None,
-            item.regions,
-            None,
-            item.batch_size,
-        )
         handle = item.handle
         consumer: Consumer = partial(self._respond, handle)
         core = self._core
         try:
-            if core.tracing.is_on:
+            served = None if core.tracing.is_on else self._models.current(item)
+            request = self._request(item, served)
+            if served is not None:
+                stream = core.infer_checked(request, served.model, item.start_ns)
+            elif core.tracing.is_on:
                 stream, consumer = self._infer_traced(request, item, consumer)
             else:
-                model = self._models.current(item)
-                if model is None:
-                    stream = core.infer(request)
-                else:
-                    stream = core.infer_checked(request, model, item.start_ns)
+                stream = core.infer(request)
         except NaiadError as error:
-            self._respond(
-                handle, InferResponse(item.model_name, "", item.id, [], error=error), True
-            )
+            name = self._models.name_of(item)
+            self._respond(handle, InferResponse(name, "", item.id, [], error=error), True)
             return
         self._streams[handle] = stream
         stream.deliver_to(consumer)
 
+    def _request(self, item: ReceivedRequest, served: Served | None) -> InferRequest:
+        """Raises BrokenLinkError."""
+        details = item.details
+        if served is not None and served.is_opaque and item.is_inline:
+            inputs: list[Tensor] = []
+            encoded: msgspec.Raw | None = item.inputs
+        else:
+            encoded = None
+            try:
+                inputs = decode_tensors(item.inputs)
+            except msgspec.DecodeError as error:
+                raise BrokenLinkError(str(error)) from error
+            if not item.is_inline:
+                self._channel.link.resolve(inputs)
+        if details is None:
+            request = InferRequest(self._models.name_of(item), inputs, "", item.id)
+        else:
+            request = InferRequest(
+                details.model_name,
+                inputs,
+                details.model_version,
+                item.id,
+                details.requested_outputs,
+                details.parameters,
+                details.sequence_id,
+                details.sequence_start,
+                details.sequence_end,
+                details.priority,
+                details.timeout_us,
+                details.deadline_ns,
+                None,
+                details.regions,
+            )
+        request.batch_size = item.batch_size
+        request.encoded_inputs = encoded
+        return request
+
     def _infer_traced(
-        self, request: InferRequest, item: RemoteRequest, consumer: Consumer
+        self, request: InferRequest, item: ReceivedRequest, consumer: Consumer
     ) -> tuple[ResponseStream, Consumer]:
         """For requests that were on their way when tracing was switched on: afterwards this process
         serves connections itself. Raises NaiadError."""
-        origin = _TracedOrigin(_TRACE_NAMES[item.endpoint], item.start_ns)
+        origin = _TracedOrigin("GRPC" if item.is_grpc else "HTTP", item.start_ns)
         group = start_trace(self._core.tracing, request, origin)
         if group is None:
             return self._core.infer(request), consumer
@@ -256,7 +278,8 @@ class FrontendSession:
             self._responses.append(RemoteResponse(handle, is_final, False))
             return
         outputs, error = response.outputs, response.error
-        for tensor in outputs:
+        # The outputs of a request that came encoded are encoded, too.
+        for tensor in outputs if outputs.__class__ is list else ():
             if len(tensor.data) > INLINE_MAX_BYTES:
                 outputs = list(outputs)
                 try:
@@ -313,7 +336,7 @@ class FrontendSession:
             case CallStopped():
                 call.stop()
             case CallCongested():
-                call.set_congested(message.is_congested)
+                call.set_congested(_CLIENT, message.is_congested)
 
     # What calls ask for (naiad.frontend_process.forwarded_call.Frontend).
 
@@ -326,6 +349,20 @@ class FrontendSession:
                 call.abort(Status.UNAVAILABLE, error.message)
             return
         self._channel.send(message)
+        call = self._calls.get(message.call)
+        if call is not None and self._channel.unsent_bytes > MAX_UNSENT_BYTES:
+            if not self._held_back:
+                self._loop.call_later(UNSENT_POLL_S, self._continue_streams)
+            self._held_back.add(call)
+            call.set_congested(_FRONTEND, True)
+
+    def _continue_streams(self) -> None:
+        if self._channel.unsent_bytes > MAX_UNSENT_BYTES // 2 and not self._channel.is_closed:
+            self._loop.call_later(UNSENT_POLL_S, self._continue_streams)
+            return
+        calls, self._held_back = self._held_back, set()
+        for call in calls:
+            call.set_congested(_FRONTEND, False)
 
     def on_call_ended(self, number: int) -> None:
         call = self._calls.pop(number, None)

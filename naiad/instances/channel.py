@@ -121,6 +121,11 @@ class Channel(Generic[M]):
         if self._flush() and not self.is_closed:
             self._loop.remove_writer(self._sock)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the peer has not made room for."""
+        return sum(len(data) for data, _ in self._waiting)
+
     def drain(self) -> None:
         """Handles everything that has arrived, now."""
         while not self.is_closed and self._on_readable():

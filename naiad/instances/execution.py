@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from typing import Any, cast
 
 from naiad import log
 from naiad.core.clock import Clock
 from naiad.core.job import Job
 from naiad.core.statistics import ModelStatistics
+from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, internal
 from naiad.instances.in_flight import Batch, InFlight, OnExecuted, OpenJob
 from naiad.instances.instance_plan import InstancePlan
@@ -59,7 +61,12 @@ class Execution:
         for job in jobs:
             request, stream = job.request, job.stream
             inputs = request.inputs
-            for tensor in inputs:
+            if request.encoded_inputs is not None:
+                inputs = cast(Any, request.encoded_inputs)
+                tensors: list[Tensor] = []
+            else:
+                tensors = inputs
+            for tensor in tensors:
                 if len(tensor.data) > INLINE_MAX_BYTES:
                     inputs = list(inputs)
                     try:
@@ -127,7 +134,8 @@ class Execution:
         """Fails a batch that was not sent."""
         log.error(f"instance '{self._process.name}': {error.message}")
         for item in work:
-            self._channel.link.unplace(item.inputs)
+            if isinstance(item.inputs, list):
+                self._channel.link.unplace(item.inputs)
         batch = self._in_flight.end_batch(number)
         assert batch is not None
         for handle in batch.handles:

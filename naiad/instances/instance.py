@@ -17,6 +17,9 @@ import asyncio
 import enum
 import os
 from collections.abc import Callable
+from typing import Any
+
+import msgspec
 
 from naiad import log
 from naiad.core.clock import Clock, Timer
@@ -47,6 +50,7 @@ from naiad.ipc.messages import (
     CancelCall,
     Control,
     DirectCalls,
+    EncodedExecuted,
     Executed,
     LogLine,
     Metric,
@@ -55,6 +59,7 @@ from naiad.ipc.messages import (
     ResponseGroup,
     Returned,
     StartCall,
+    ToEncodingServer,
     ToServer,
 )
 from naiad.ipc.work import LoadArguments
@@ -64,6 +69,7 @@ ASYNC_MAX_BATCHES = 64
 """How many batches an instance with a coroutine `execute` executes at once."""
 FILES_CHECK_S = 1.0
 """How often an instance that cannot be restarted looks whether its files have changed."""
+_ENCODED_DECODER: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToEncodingServer)
 
 
 class State(enum.Enum):
@@ -292,6 +298,8 @@ class Instance:
         )
         self._responses = Responses(channel, self._plan, in_flight, observers, self._statistics)
         process.attach(self)
+        if self._plan.keeps_encoded:
+            channel.link.keep_encoded(_ENCODED_DECODER)
 
     async def stop(self, timeout_s: float) -> None:
         """The scheduler has drained the instance: the model is finalized, and the process ends.
@@ -383,6 +391,8 @@ class Instance:
         match message:
             case Executed():
                 self._responses.on_executed(message)
+            case EncodedExecuted():
+                self._responses.on_encoded(message)
             case Response():
                 self._responses.on_response(message)
             case ResponseGroup():

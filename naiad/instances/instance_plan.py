@@ -24,6 +24,8 @@ class InstancePlan(msgspec.Struct, frozen=True):
     warmup: list[WarmupSample] = []
     load_timeout_s: float = 0.0
     """For the start of a worker, `initialize` and the warm-up together. 0 means no limit."""
+    keeps_encoded: bool = False
+    """Responses for frontend processes are passed on as they come from the worker."""
 
 
 class PermitHolder(Protocol):

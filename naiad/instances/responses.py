@@ -8,19 +8,25 @@ Rule: the next batch is sent (`on_capacity`) before the responses of the last on
 from __future__ import annotations
 
 import time
+from typing import Any, cast
+
+import msgspec
 
 from naiad.core.job import Job
 from naiad.core.response import InferResponse
 from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
-from naiad.core.tensor import REFERENCE
+from naiad.core.tensor import REFERENCE, Tensor
 from naiad.errors import Code, NaiadError
 from naiad.instances.channel import Channel
 from naiad.instances.in_flight import Batch, InFlight, OnExecuted, OpenJob
 from naiad.instances.instance_plan import InstancePlan
 from naiad.instances.observers import Observers
 from naiad.ipc.framing import BrokenLinkError
-from naiad.ipc.messages import Executed, Response, ToServer
+from naiad.ipc.messages import EncodedExecuted, Executed, Response, ToServer
 from naiad.ipc.work import WorkError, WorkResponse
+
+decode_tensors = msgspec.msgpack.Decoder(list[Tensor]).decode
+"""Decodes tensors as they travel in messages."""
 
 
 class Responses:
@@ -42,6 +48,18 @@ class Responses:
 
     # The responses of a batch.
 
+    def on_encoded(self, message: EncodedExecuted) -> None:
+        """Decodes the outputs, except those of requests that came encoded from a frontend process.
+        Raises BrokenLinkError."""
+        batch = self._in_flight.batches.get(message.batch)
+        for job, response in zip(() if batch is None else batch.jobs, message.responses):  # noqa: B905 - `on_executed` compares the numbers
+            if response is not None and (
+                not message.is_inline or job.request.encoded_inputs is None
+            ):
+                outputs: Any = decode_tensors(response.outputs)
+                response.outputs = outputs
+        self.on_executed(cast(Executed, message))
+
     def on_executed(self, message: Executed) -> None:
         """Raises BrokenLinkError."""
         in_flight = self._in_flight
@@ -61,12 +79,13 @@ class Responses:
         self._observers.notify_capacity()
         # Now, while the jobs are still in flight: a reference that is wrong ends the worker,
         # which fails all that is in flight.
-        for response in message.responses:
-            if response is not None:
-                for tensor in response.outputs:
-                    if tensor.data.__class__ is REFERENCE:
-                        self._channel.link.resolve(response.outputs)
-                        break
+        if not message.is_inline:
+            for response in message.responses:
+                if response is not None:
+                    for tensor in response.outputs:
+                        if tensor.data.__class__ is REFERENCE:
+                            self._channel.link.resolve(response.outputs)
+                            break
         times = BatchTimes(
             batch.compute_start_ns,
             message.compute_input_end_ns,

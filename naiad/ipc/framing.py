@@ -38,6 +38,7 @@ class Link(Generic[M]):
         self.lent = LentSlots(arena.directory)
         self._foreign = ForeignSlots(arena.directory) if arena.directory is not None else None
         self._decoder = decoder
+        self._keeps_encoded = False
         self._encoder = msgspec.msgpack.Encoder()
         self._incoming = bytearray()
         self._fds: deque[int] = deque()
@@ -45,6 +46,12 @@ class Link(Generic[M]):
         self._new: list[tuple[int, int, int]] = []
         self._dropped: list[int] = []
         self._leases: dict[int, int] = {}
+
+    def keep_encoded(self, decoder: msgspec.msgpack.Decoder[Any]) -> None:
+        """Messages are decoded by `decoder` from now on, and may contain msgspec.Raw, which refers
+        to the bytes of its message."""
+        self._decoder = decoder
+        self._keeps_encoded = True
 
     # Out.
 
@@ -178,7 +185,12 @@ class Link(Generic[M]):
                     raise BrokenLinkError(f"message of {size} bytes")
                 if end - at - 4 < size:
                     break
-                message = self._decoder.decode(data[at + 4 : at + 4 + size])
+                # No name may refer to a part of `data` while `_incoming` is resized.
+                message = self._decoder.decode(
+                    bytes(data[at + 4 : at + 4 + size])
+                    if self._keeps_encoded
+                    else data[at + 4 : at + 4 + size]
+                )
                 at += 4 + size
                 if isinstance(message, Slots):
                     self._on_slots(message)

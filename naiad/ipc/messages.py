@@ -15,6 +15,7 @@ from naiad.ipc.work import (
     Confinement,
     ControlOperation,
     DirectCall,
+    EncodedResponse,
     LoadArguments,
     WorkError,
     WorkRequest,
@@ -152,6 +153,18 @@ class Executed(Message, tag=34):
     compute_input_end_ns: int
     compute_output_start_ns: int
     responses: list[WorkResponse | None]
+    is_inline: bool = False
+    """No tensor of the responses is in shared memory."""
+
+
+class EncodedExecuted(Message, tag=34):
+    """`Executed`, as a server with frontend processes receives it."""
+
+    batch: int
+    compute_input_end_ns: int
+    compute_output_start_ns: int
+    responses: list[EncodedResponse | None]
+    is_inline: bool = False
 
 
 class Response(Message, tag=35):
@@ -251,6 +264,29 @@ ToServer: TypeAlias = (
     | Returned
     | DirectCalls
 )
+
+
+ToEncodingServer: TypeAlias = (
+    Slots
+    | Released
+    | Started
+    | Configured
+    | Loaded
+    | Failed
+    | EncodedExecuted
+    | Response
+    | ResponseGroup
+    | StartCall
+    | CancelCall
+    | CallFlow
+    | Metric
+    | Control
+    | LogLine
+    | Pong
+    | Returned
+    | DirectCalls
+)
+"""The same messages where the responses of a batch stay encoded."""
 
 
 # Server to template, and back.

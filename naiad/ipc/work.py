@@ -64,6 +64,16 @@ class WorkResponse(msgspec.Struct, array_like=True):
     """This is not a response: the request goes back to the scheduler (iterative sequences only)."""
 
 
+class EncodedResponse(msgspec.Struct, array_like=True):
+    """A WorkResponse whose outputs the server passes on to a frontend process without looking at
+    them."""
+
+    outputs: msgspec.Raw
+    error: WorkError | None = None
+    parameters: dict[str, ParameterValue] = {}
+    is_rescheduled: bool = False
+
+
 class CallRequest(msgspec.Struct, array_like=True):
     """A BLS call: a model asks the server to run another model."""
 

@@ -65,6 +65,8 @@ class DynamicScheduler:
         )
         """Only the size of a batch matters, and none of its jobs is refused: `enqueue_batch` may be
         used."""
+        self.reads_inputs = rule.is_checked
+        """Batches are formed by the names and shapes of the jobs' inputs."""
         self._rule = rule
         self._clock = clock
         self.now_ns = clock.now_ns

@@ -217,11 +217,15 @@ class WorkerChannel:
             self._send(message)
 
     def send_last_use(
-        self, message: Message, outputs: list[list[Tensor]], requests: list[Any]
+        self,
+        message: Message,
+        outputs: list[list[Tensor]],
+        requests: list[Any],
+        *,
+        is_inline: bool,
     ) -> None:
         """Does what `send` does when the model is done with `requests`: the memory of an input may
-        go back as an output, without a copy."""
-        is_inline = all_inline(outputs)
+        go back as an output, without a copy. `is_inline` is what `all_inline` says."""
         with self._send_lock:
             if is_inline:
                 requests.clear()

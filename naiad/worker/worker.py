@@ -44,7 +44,7 @@ from naiad.ipc.work import (
     WorkResponse,
 )
 from naiad.shm.arena import SLOT_IDLE_NS
-from naiad.worker.channel import WorkerChannel
+from naiad.worker.channel import WorkerChannel, all_inline
 from naiad.worker.direct_calls import LentInstance
 from naiad.worker.host_policy import apply_host_policy
 from naiad.worker.import_backend import import_backend
@@ -242,10 +242,10 @@ class Worker:
                 self.runtime.close(handle)
         if self.runtime.calls.unreported:
             self.runtime.calls.report()
+        is_inline = all_inline(outputs)
+        message = Executed(batch, input_end_ns, output_start_ns, responses, is_inline)
         try:
-            self.channel.send_last_use(
-                Executed(batch, input_end_ns, output_start_ns, responses), outputs, requests
-            )
+            self.channel.send_last_use(message, outputs, requests, is_inline=is_inline)
         except NaiadError as error:
             failed = [
                 None if response is None else WorkResponse(error=WorkError.of(error))

@@ -80,6 +80,8 @@ class LoadOptions(msgspec.Struct, frozen=True):
     start_delay: StartDelay = NO_DELAY
     max_instances: int = 256
     """Instances of one model, on all devices together."""
+    keeps_encoded: bool = False
+    """There are frontend processes: tensors pass through the server encoded where they can."""
 
 
 class LoaderServices(Services, Protocol):
@@ -420,6 +422,7 @@ class Loader:
             self._options.restarts,
             read_warmup(config, spec, model_dir),
             self._load_timeout_s(config),
+            self._options.keeps_encoded,
         )
 
     def _places(self, config: ModelConfig, version: int, model_dir: Path) -> list[Place]:

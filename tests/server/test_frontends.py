@@ -1,0 +1,506 @@
+"""Several frontend processes: what clients see is what one process would do, and a process that
+dies or hangs takes only its own connections with it."""
+
+from __future__ import annotations
+
+import collections
+import http.client
+import json
+import os
+import queue
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+
+from tests.certificates import make_certificates
+from tests.server.gates import eventually
+from tests.server.harness import Server, naiad, process_tree, wait_gone
+from tests.server.model_folder import Control, write_model
+
+FLAGS = ("--frontend-processes=2", "--model-control-mode=explicit", "--load-model=*")
+HUNG_LIMIT_S = 60.0
+"""More than the server needs to notice that a frontend hangs, on a busy machine."""
+ANY = json.dumps(
+    {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]}
+).encode()
+
+
+def frontends(server: Server) -> list[int]:
+    """The frontend processes: those with the server's command line, without its launcher."""
+    own = Path(f"/proc/{server.pid}/cmdline").read_bytes()
+    found = []
+    for pid in process_tree(server.pid):
+        try:
+            is_same = Path(f"/proc/{pid}/cmdline").read_bytes() == own
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if is_same and pid != server.pid and parent != server.pid:
+            found.append(pid)
+    return found
+
+
+def num_sockets(pid: int, port: int) -> int:
+    """The connections of a process whose local port is this one."""
+    inodes = set()
+    for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "01":
+            inodes.add(f"socket:[{fields[9]}]")
+    links = []
+    for entry in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            links.append(os.readlink(f"/proc/{pid}/fd/{entry}"))
+        except OSError:
+            continue
+    return len(inodes.intersection(links))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_model(tmp_path, "word", "first")
+    write_model(tmp_path, "other", "other")
+    return tmp_path
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[Server]:
+    with naiad([str(folder)], FLAGS) as one:
+        eventually(lambda: len(frontends(one)) == 2, "both frontends run")
+        yield one
+
+
+Connect: TypeAlias = "Callable[[Server, int], list[Client]]"
+
+
+class Client:
+    """One kept-alive connection."""
+
+    def __init__(self, server: Server) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+
+    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, Any]:
+        self.connection.request(method, path, body)
+        response = self.connection.getresponse()
+        data = response.read()
+        return response.status, json.loads(data) if data else None
+
+    def infer(self, model: str = "word") -> str:
+        status, body = self.request("POST", f"/v2/models/{model}/infer", ANY)
+        assert status == 200, body
+        return str(body["outputs"][0]["data"][0]).split()[0]
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Opens connections, which are closed after the test."""
+    opened: list[Client] = []
+
+    def connect(server: Server, count: int) -> list[Client]:
+        clients = [Client(server) for _ in range(count)]
+        opened.extend(clients)
+        return clients
+
+    yield connect
+    for client in opened:
+        client.close()
+
+
+class Load:
+    """Clients that send requests until they are stopped, and count what they see. A client whose
+    connection breaks opens another one."""
+
+    def __init__(self, server: Server, num_clients: int = 8, model: str = "word") -> None:
+        self._server = server
+        self._model = model
+        self._is_stopped = threading.Event()
+        self._lock = threading.Lock()
+        self.num_ok = 0
+        self.num_broken = 0
+        self.errors: collections.Counter[str] = collections.Counter()
+        self._threads = [threading.Thread(target=self._run) for _ in range(num_clients)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        client = Client(self._server)
+        while not self._is_stopped.is_set():
+            try:
+                status, body = client.request("POST", f"/v2/models/{self._model}/infer", ANY)
+            except (OSError, http.client.HTTPException):
+                client.close()
+                client = Client(self._server)
+                with self._lock:
+                    self.num_broken += 1
+                continue
+            with self._lock:
+                if status == 200:
+                    self.num_ok += 1
+                else:
+                    self.errors[f"{status} {body}"] += 1
+        client.close()
+
+    def wait_for(self, num_more: int) -> None:
+        target = self.num_ok + num_more
+        eventually(lambda: self.num_ok >= target, f"{num_more} more responses")
+
+
+def success_count(server: Server, model: str = "word") -> int:
+    body = json.loads(server.get(f"/v2/models/{model}/stats")[1])
+    return int(body["model_stats"][0]["inference_stats"]["success"]["count"])
+
+
+def test_counts_of_two_frontends_are_sums(server: Server) -> None:
+    with Load(server) as load:
+        load.wait_for(500)
+    assert not load.errors
+    assert load.num_broken == 0
+    assert success_count(server) == load.num_ok
+
+
+def test_both_frontends_serve_connections(server: Server, connect: Connect) -> None:
+    clients = connect(server, 20)
+    for client in clients:
+        client.infer()
+    numbers = [num_sockets(pid, server.http_port) for pid in frontends(server)]
+    assert sorted(numbers) == [10, 10]
+    page = server.get("/metrics", "metrics")[1].decode()
+    assert 'naiad_connections{protocol="http"} 20' in page
+    for client in clients:
+        client.close()
+    eventually(
+        lambda: (
+            'naiad_connections{protocol="http"} 0' in server.get("/metrics", "metrics")[1].decode()
+        ),
+        "the server sees that the connections have ended",
+    )
+
+
+def test_few_grpc_connections_are_spread(server: Server) -> None:
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.insecure_channel(server.grpc, options=options) for _ in range(4)]
+    for channel in channels:
+        grpc.channel_ready_future(channel).result(timeout=30)
+    numbers = [num_sockets(pid, server.grpc_port) for pid in frontends(server)]
+    assert sorted(numbers) == [2, 2]
+    for channel in channels:
+        channel.close()
+
+
+def test_many_idle_connections_are_spread(server: Server) -> None:
+    count = 1000
+    clients = [socket.create_connection(("127.0.0.1", server.grpc_port)) for _ in range(count)]
+    eventually(
+        lambda: (
+            sorted(num_sockets(pid, server.grpc_port) for pid in frontends(server))
+            == [count // 2, count // 2]
+        ),
+        "each frontend has half of the connections",
+    )
+    client = Client(server)
+    assert client.infer() == "first"
+    client.close()
+    for sock in clients:
+        sock.close()
+
+
+def test_a_connection_may_send_requests_of_every_kind(server: Server) -> None:
+    """It moves between processes; after some moves it stays in the server process."""
+    client = Client(server)
+    for number in range(15):
+        assert client.infer() == "first"
+        assert client.infer() == "first"
+        status, body = client.request("GET", "/v2/models/word/stats")
+        assert status == 200
+        assert body["model_stats"][0]["inference_stats"]["success"]["count"] == 2 * number + 2
+        assert client.request("GET", "/v2/health/ready")[0] == 200
+    status, body = client.request("POST", "/v2/models/missing/infer", ANY)
+    assert (status, body) == (
+        404,
+        {"error": "Request for unknown model: 'missing' is not found"},
+    )
+    client.close()
+
+
+def test_pipelined_requests_of_every_kind_get_their_responses_in_order(server: Server) -> None:
+    infer = (
+        b"POST /v2/models/word/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
+    )
+    infer = infer % (len(ANY), ANY)
+    metadata = b"GET /v2/models/word HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.http_port), timeout=60) as sock:
+        sock.sendall(infer + metadata + infer + infer + metadata + last)
+        data = b""
+        while chunk := sock.recv(1 << 16):
+            data += chunk
+    kinds = [
+        "infer" if b'"outputs":[{"name":"WORD","datatype":"BYTES","shape":[1],"data"' in part else
+        "metadata" if b'"versions"' in part else "server"
+        for part in data.split(b"HTTP/1.1 200 OK")[1:]
+    ]  # fmt: skip
+    assert kinds == ["infer", "metadata", "infer", "infer", "metadata", "server"]
+
+
+def test_grpc_calls_of_every_kind_share_a_connection(server: Server) -> None:
+    client = grpc_client.InferenceServerClient(server.grpc)
+    assert client.is_server_live()
+    assert client.get_model_metadata("word").name == "word"
+    tensor = grpc_client.InferInput("ANY", [1], "INT32")
+    tensor.set_data_from_numpy(np.zeros(1, np.int32))
+    for _ in range(3):
+        assert client.infer("word", [tensor]).as_numpy("WORD")[0].startswith(b"first")
+    results: queue.Queue[Any] = queue.Queue()
+    client.start_stream(lambda result, error: results.put((result, error)))
+    for _ in range(3):
+        client.async_stream_infer("word", [tensor])
+    for _ in range(3):
+        result, error = results.get(timeout=30)
+        assert error is None
+        assert result.as_numpy("WORD")[0].startswith(b"first")
+    client.stop_stream()
+    assert client.get_inference_statistics("word").model_stats[0].inference_count == 6
+    with pytest.raises(Exception, match="Request for unknown model: 'missing' is not found"):
+        client.infer("missing", [tensor])
+    client.close()
+
+
+def test_large_tensors_travel_through_all_processes(tmp_path: Path) -> None:
+    model = tmp_path / "same" / "1"
+    model.mkdir(parents=True)
+    (tmp_path / "same" / "config.pbtxt").write_text(
+        'backend: "identity"\n'
+        'input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]\n'
+        'output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]\n'
+    )
+    data = np.arange(1 << 20, dtype=np.float32)
+    with naiad([str(tmp_path)], ["--frontend-processes=2"]) as server:
+        client = grpc_client.InferenceServerClient(server.grpc)
+        tensor = grpc_client.InferInput("INPUT0", list(data.shape), "FP32")
+        tensor.set_data_from_numpy(data)
+        for _ in range(4):
+            assert np.array_equal(client.infer("same", [tensor]).as_numpy("OUTPUT0"), data)
+        client.close()
+        header = json.dumps(
+            {
+                "inputs": [
+                    {
+                        "name": "INPUT0",
+                        "datatype": "FP32",
+                        "shape": list(data.shape),
+                        "parameters": {"binary_data_size": data.nbytes},
+                    }
+                ],
+                "parameters": {"binary_data_output": True},
+            }
+        ).encode()
+        connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+        for _ in range(4):
+            connection.request(
+                "POST",
+                "/v2/models/same/infer",
+                header + data.tobytes(),
+                {"Inference-Header-Content-Length": str(len(header))},
+            )
+            response = connection.getresponse()
+            body = response.read()
+            assert response.status == 200, body[:500]
+            length = int(response.headers["Inference-Header-Content-Length"])
+            assert body[length:] == data.tobytes()
+        connection.close()
+
+
+def test_a_killed_frontend_takes_only_its_own_connections(server: Server, connect: Connect) -> None:
+    clients = connect(server, 8)
+    for client in clients:
+        client.infer()
+    killed = frontends(server)[0]
+    with Load(server) as load:
+        load.wait_for(100)
+        os.kill(killed, signal.SIGKILL)
+        load.wait_for(500)
+        server.wait_for_line(f"frontend process {killed} is gone")
+        eventually(
+            lambda: len(frontends(server)) == 2 and killed not in frontends(server),
+            "the frontend is replaced",
+        )
+        load.wait_for(500)
+    assert not load.errors
+    assert 1 <= load.num_broken <= 8
+    outcomes = []
+    for client in clients:
+        try:
+            outcomes.append(client.infer() == "first")
+        except (OSError, http.client.HTTPException):
+            outcomes.append(False)
+    assert sorted(outcomes) == [False] * 4 + [True] * 4
+    expected = load.num_ok + len(clients) + 4
+    assert expected <= success_count(server) <= expected + load.num_broken
+
+
+def test_requests_of_a_killed_frontend_leave_the_queue(tmp_path: Path, connect: Connect) -> None:
+    write_model(tmp_path, "slow", "slow", execute="time.sleep(1.0)")
+    with naiad([str(tmp_path)], ["--frontend-processes=2"]) as server:
+        eventually(lambda: len(frontends(server)) == 2, "both frontends run")
+        clients = connect(server, 6)
+        for client in clients:
+            client.connection.request("POST", "/v2/models/slow/infer", ANY)
+        killed = frontends(server)[0]
+        time.sleep(0.5)
+        os.kill(killed, signal.SIGKILL)
+        outcomes = []
+        for client in clients:
+            try:
+                outcomes.append(client.connection.getresponse().status)
+            except (OSError, http.client.HTTPException):
+                outcomes.append(0)
+        assert sorted(outcomes) == [0, 0, 0, 200, 200, 200]
+        body = json.loads(server.get("/v2/models/slow/stats")[1])
+        stats = body["model_stats"][0]["inference_stats"]
+        # One of the three may have been executing.
+        assert stats["success"]["count"] + stats["fail"]["count"] == 6
+        assert stats["success"]["count"] <= 4
+
+
+def test_a_stopped_frontend_is_noticed_and_replaced(server: Server, connect: Connect) -> None:
+    clients = connect(server, 4)
+    for client in clients:
+        client.infer()
+    stopped = frontends(server)[0]
+    os.kill(stopped, signal.SIGSTOP)
+    server.wait_for_line(f"frontend process {stopped} is gone", HUNG_LIMIT_S)
+    assert not wait_gone([stopped])
+    eventually(lambda: len(frontends(server)) == 2, "the frontend is replaced")
+    outcomes = []
+    for client in clients:
+        try:
+            outcomes.append(client.infer() == "first")
+        except (OSError, http.client.HTTPException):
+            outcomes.append(False)
+    assert sorted(outcomes) == [False, False, True, True]
+    with Load(server) as load:
+        load.wait_for(200)
+    assert load.num_broken == 0
+
+
+def test_a_killed_worker_fails_only_its_own_requests(server: Server) -> None:
+    pid = Control(server).pid("word")
+    with Load(server) as load:
+        load.wait_for(100)
+        os.kill(pid, signal.SIGKILL)
+        load.wait_for(300)
+    assert load.num_broken == 0
+    assert sum(load.errors.values()) <= 8
+    assert success_count(server) == load.num_ok + 1
+
+
+def test_a_reload_under_load_reaches_every_process(
+    server: Server, folder: Path, connect: Connect
+) -> None:
+    clients = connect(server, 6)
+    assert {client.infer() for client in clients} == {"first"}
+    with Load(server, 4, "other") as load:
+        for number in range(5):
+            write_model(folder, "word", f"word{number}")
+            assert Control(server).load("word") == (200, "")
+            assert {client.infer() for client in clients} == {f"word{number}"}
+        assert Control(server).unload("word") == (200, "")
+        for client in clients:
+            status, body = client.request("POST", "/v2/models/word/infer", ANY)
+            assert status == 404, body
+        assert Control(server).load("word") == (200, "")
+        assert {client.infer() for client in clients} == {"word4"}
+    assert not load.errors
+    assert load.num_broken == 0
+    assert success_count(server, "other") == load.num_ok
+
+
+def test_the_death_of_the_server_ends_its_frontends(server: Server) -> None:
+    pids = [pid for pid in process_tree(server.pid) if pid != server.pid]
+    os.kill(server.pid, signal.SIGKILL)
+    assert not wait_gone(pids)
+
+
+def test_requests_in_flight_are_finished_when_the_server_stops(
+    tmp_path: Path, connect: Connect
+) -> None:
+    write_model(tmp_path, "slow", "slow", execute="time.sleep(1.0)")
+    with naiad([str(tmp_path)], ["--frontend-processes=2"]) as server:
+        eventually(lambda: len(frontends(server)) == 2, "both frontends run")
+        pids = process_tree(server.pid)
+        clients = connect(server, 3)
+        for client in clients:
+            client.connection.request("POST", "/v2/models/slow/infer", ANY)
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGTERM)
+        assert [client.connection.getresponse().status for client in clients] == [200] * 3
+        assert server.wait_exit() == 0
+        assert not wait_gone(pids)
+
+
+def test_tls_connections_send_requests_of_every_kind(folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "certificates"
+    place.mkdir()
+    certificates = make_certificates(place)
+    flags = [
+        "--frontend-processes=2",
+        "--model-control-mode=explicit",
+        "--load-model=word",
+        "--http-use-ssl=true",
+        f"--http-server-cert={certificates.path('server.pem')}",
+        f"--http-server-key={certificates.path('server.key')}",
+    ]
+    with naiad([str(folder)], flags) as server:
+        context = ssl.create_default_context(cafile=certificates.path("ca.pem"))
+        client = Client(server)
+        client.connection = http.client.HTTPSConnection(
+            "127.0.0.1", server.http_port, timeout=60, context=context
+        )
+        for _ in range(5):
+            assert client.infer() == "first"
+        assert client.request("GET", "/v2/models/word")[0] == 200
+        for _ in range(5):
+            assert client.infer() == "first"
+        client.close()
+        eventually(
+            lambda: (
+                'naiad_connections{protocol="http"} 0'
+                in server.get("/metrics", "metrics")[1].decode()
+            ),
+            "the server sees that the connection has ended",
+        )
+
+
+def test_two_frontends_need_little_memory(server: Server, folder: Path) -> None:
+    def pss_bytes(one: Server) -> int:
+        total = 0
+        for pid in process_tree(one.pid):
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            total += int(text.partition("Pss:")[2].split()[0]) * 1024
+        return total
+
+    with naiad([str(folder)], ["--frontend-processes=1"]) as alone:
+        assert frontends(alone) == []
+        more = pss_bytes(server) - pss_bytes(alone)
+    assert more <= 2 * 15e6
