@@ -511,7 +511,8 @@ def num_frontends(settings: Settings) -> int:
     """The number of frontend processes; 1 means that the server process serves alone."""
     if has_keys(settings):
         return 1
-    return settings.frontend_processes or automatic_count(usable_cpus())
+    automatic = min(automatic_count(usable_cpus()), max(settings.http_thread_count, 1))
+    return settings.frontend_processes or automatic
 
 
 def start_frontend_launcher(settings: Settings) -> LauncherProcess | None:

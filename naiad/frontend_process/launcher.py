@@ -66,7 +66,6 @@ def start_launcher(options: FrontendOptions) -> LauncherProcess:
     page = SharedPage(1 + options.num_processes)
     ours, theirs = socket.socketpair()
     server = os.getpid()
-    gc.collect()
     gc.freeze()  # pages that the collector does not touch stay shared
     pid = os.fork()
     if pid == 0:
@@ -84,7 +83,6 @@ def start_launcher(options: FrontendOptions) -> LauncherProcess:
             _end_frontends()
             os._exit(0)
     theirs.close()
-    gc.unfreeze()
     return LauncherProcess(pid, ours, page, options)
 
 

@@ -23,8 +23,7 @@ WITHOUT_EFFECT: dict[str, str] = {
     "min-supported-compute-capability": NOT_YET,
     # Naiad's design has nothing that these options could control.
     "enable-peer-access": ": each model's process manages its own GPU memory",
-    "http-thread-count": ": one event loop serves all connections",
-    "grpc-infer-thread-count": ": one event loop serves all connections",
+    "grpc-infer-thread-count": ": --frontend-processes sets the number of processes",
     "sagemaker-thread-count": ": one event loop serves all connections",
     "vertex-ai-thread-count": ": one event loop serves all connections",
     "grpc-infer-allocation-pool-size": ": request objects are not pooled",

@@ -391,7 +391,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="REGEX",
         ),
     ] = ""
-    http_thread_count: Annotated[int, HTTP("Number of threads that handle HTTP requests.")] = 8
+    http_thread_count: Annotated[
+        int,
+        HTTP("Most frontend processes that --frontend-processes=0 chooses."),
+    ] = 8
     http_max_input_size: Annotated[
         int,
         HTTP(

@@ -34,6 +34,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "exit-timeout-secs": ("7", 7),
     "drain-delay-secs": ("2.5", 2.5),
     "busy-poll-us": ("50", 50),
+    "frontend-processes": ("4", 4),
     "direct-calls": ("false", False),
     "ensemble-relay": ("false", False),
     "fast-paths": ("false", False),
