@@ -46,6 +46,7 @@ from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.protocol import GrpcProtocol
+from naiad.transport.grpc.status import Status
 
 
 class FrontendGrpc:
@@ -204,15 +205,25 @@ class ForwardedCalls:
     # From the server process. A call that has ended here ignores what was on its way.
 
     def on_reply(self, message: CallReply) -> None:
-        self._channel.link.resolve(message.content)
         forwarded = self._forget(message.call)
+        try:
+            self._channel.link.resolve(message.content)
+        except NaiadError as error:
+            if forwarded is not None:
+                forwarded.call.abort(Status.UNAVAILABLE, error.message)
+            return
         if forwarded is not None:
             data = message.content[0].data
             forwarded.call.reply([data], len(data))
 
     def on_send(self, message: CallSend) -> None:
-        self._channel.link.resolve(message.content)
         forwarded = self._calls.get(message.call)
+        try:
+            self._channel.link.resolve(message.content)
+        except NaiadError as error:
+            if forwarded is not None:
+                forwarded.call.abort(Status.UNAVAILABLE, error.message)
+            return
         if forwarded is not None:
             data = message.content[0].data
             forwarded.call.send([data], len(data))

@@ -14,7 +14,7 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.region_slice import RegionUse
 from naiad.core.request import ParameterValue
 from naiad.core.tensor import Tensor
-from naiad.ipc.messages import Exited, Forked, Message, Released, Slots
+from naiad.ipc.messages import Exited, Forked, Message, Released, Slots, Unmapped
 from naiad.ipc.work import WorkError
 
 HTTP = "http"
@@ -199,6 +199,9 @@ class RemoteResponse(msgspec.Struct, array_like=True):
     outputs: list[Tensor] = []
     parameters: dict[str, ParameterValue] = {}
     error: WorkError | None = None
+    is_inline: bool = True
+    """The server has put no tensor into shared memory. It may not have looked at the outputs, and a
+    reference that a worker has put there must not be followed."""
 
 
 class Respond(Message, tag=122):
@@ -278,6 +281,7 @@ FromLauncher: TypeAlias = Forked | Exited | Slots | Released
 FromFrontend: TypeAlias = (
     Slots
     | Released
+    | Unmapped
     | ReceivedInfer
     | Abandon
     | Leave
@@ -295,6 +299,7 @@ FromFrontend: TypeAlias = (
 ToFrontend: TypeAlias = (
     Slots
     | Released
+    | Unmapped
     | Models
     | Accept
     | Respond

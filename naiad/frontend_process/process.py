@@ -48,6 +48,7 @@ from naiad.frontend_process.options import FrontendOptions
 from naiad.frontend_process.remote_core import ModelTable, RemoteCore, RemoteRequests
 from naiad.frontend_process.shared_budget import SharedBudget, SharedPage
 from naiad.instances.channel import Channel
+from naiad.ipc.framing import LostDescriptorError
 from naiad.shm.arena import SLOT_IDLE_NS, Arena
 from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.http1.connection import Http1Connection
@@ -109,6 +110,7 @@ class FrontendProcess:
             self._on_message,
             self._on_close,
         )
+        self._channel.link.tolerate_lost_descriptors()
         self._requests = RemoteRequests(loop, self._channel)
         self._models = ModelTable(self._requests, arena)
         self._http = FrontendHttp(
@@ -153,9 +155,14 @@ class FrontendProcess:
             case Respond():
                 self._requests.on_responses(message)
             case Accept():
-                self._start(
-                    self._accept(message, socket.socket(fileno=self._channel.link.pop_fd()))
-                )
+                try:
+                    sock = socket.socket(fileno=self._channel.link.pop_fd())
+                except LostDescriptorError:
+                    log.error("no descriptors are left: a connection was lost")
+                    self._num_accepted[message.endpoint] += 1
+                    self._report_soon()
+                else:
+                    self._start(self._accept(message, sock))
             case Models():
                 self._models.update(message)
                 self._channel.send(Current(message.generation))

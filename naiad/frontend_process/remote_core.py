@@ -32,6 +32,7 @@ from naiad.frontend_process.messages import (
     ToFrontend,
 )
 from naiad.instances.channel import Channel
+from naiad.ipc.work import WorkError
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.model import Model
 from naiad.repository.repository import LATEST, RETRY_AFTER_S
@@ -143,14 +144,14 @@ class RemoteRequests:
             self._deliver(item)
 
     def _deliver(self, item: RemoteResponse) -> None:
-        for tensor in item.outputs:
-            if tensor.data.__class__ is REFERENCE:
-                self._channel.link.resolve(item.outputs)
-                break
         if item.is_final:
             stream, id = self._streams.pop(item.handle)
         else:
             stream, id = self._streams[item.handle]
+        for tensor in item.outputs:
+            if tensor.data.__class__ is REFERENCE:
+                self._resolve(item)
+                break
         if not item.has_response:
             stream.put(None, item.is_final)
             return
@@ -168,6 +169,14 @@ class RemoteRequests:
             ),
             item.is_final,
         )
+
+    def _resolve(self, item: RemoteResponse) -> None:
+        try:
+            if item.is_inline:
+                raise internal("the worker of the model has sent a wrong reference")
+            self._channel.link.resolve(item.outputs)
+        except NaiadError as error:
+            item.outputs, item.error = [], WorkError.of(error)
 
     def fail_all(self) -> None:
         """The server process is gone."""

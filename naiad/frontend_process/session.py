@@ -16,6 +16,7 @@ from functools import partial
 
 import msgspec
 
+from naiad import log
 from naiad.core.request import InferRequest
 from naiad.core.response import Consumer, InferResponse, ResponseStream
 from naiad.core.tensor import Tensor
@@ -50,7 +51,7 @@ from naiad.frontends.submit import start_trace, traced
 from naiad.inference import InferenceCore
 from naiad.instances.channel import Channel
 from naiad.instances.responses import decode_tensors
-from naiad.ipc.framing import BrokenLinkError
+from naiad.ipc.framing import BrokenLinkError, LostDescriptorError
 from naiad.ipc.messages import Message
 from naiad.ipc.work import WorkError
 from naiad.keys.account import Admission
@@ -118,6 +119,7 @@ class FrontendSession:
             self._on_channel_closed,
         )
         self._channel.link.keep_encoded(msgspec.msgpack.Decoder(FromFrontend))
+        self._channel.link.tolerate_lost_descriptors()
 
     # The process.
 
@@ -162,14 +164,18 @@ class FrontendSession:
     def _on_message(self, message: FromFrontend) -> None:
         match message:
             case ReceivedInfer():
-                for request in message.requests:
-                    self._infer(request)
+                self._infer_all(message.requests)
             case Abandon():
                 for handle in message.handles:
                     if (stream := self._streams.get(handle)) is not None:
                         stream.cancel()
             case Leave():
-                self._on_leave(socket.socket(fileno=self._channel.link.pop_fd()), message)
+                try:
+                    sock = socket.socket(fileno=self._channel.link.pop_fd())
+                except LostDescriptorError:
+                    log.error("no descriptors are left: a connection was lost")
+                else:
+                    self._on_leave(sock, message)
             case OpenCall():
                 self._open_call(message)
             case CallMessage():
@@ -192,13 +198,28 @@ class FrontendSession:
 
     # Requests.
 
-    def _infer(self, item: ReceivedRequest) -> None:
-        """Raises BrokenLinkError."""
+    def _infer_all(self, items: list[ReceivedRequest]) -> None:
+        """Raises BrokenLinkError. No model changes meanwhile, so plain requests for the same copy
+        share one lookup."""
+        last_copy, served = 0, None
+        is_tracing = self._core.tracing.is_on
+        for item in items:
+            if is_tracing or item.details is not None:
+                self._infer(item, None)
+            else:
+                if item.copy != last_copy:
+                    last_copy, served = item.copy, self._models.current(item)
+                self._infer(item, served)
+
+    def _infer(self, item: ReceivedRequest, served: Served | None) -> None:
+        """`served` is the copy that has validated the request and still serves. None: look it up,
+        or validate again. Raises BrokenLinkError."""
         handle = item.handle
         consumer: Consumer = partial(self._respond, handle)
         core = self._core
         try:
-            served = None if core.tracing.is_on else self._models.current(item)
+            if served is None and item.copy and not core.tracing.is_on:
+                served = self._models.current(item)
             request = self._request(item, served)
             if served is not None:
                 stream = core.infer_checked(request, served.model, item.start_ns)
@@ -277,11 +298,12 @@ class FrontendSession:
         if response is None:
             self._responses.append(RemoteResponse(handle, is_final, False))
             return
-        outputs, error = response.outputs, response.error
+        outputs, error, is_inline = response.outputs, response.error, True
         # The outputs of a request that came encoded are encoded, too.
         for tensor in outputs if outputs.__class__ is list else ():
             if len(tensor.data) > INLINE_MAX_BYTES:
                 outputs = list(outputs)
+                is_inline = False
                 try:
                     self._channel.link.place(outputs)
                 except NaiadError as no_memory:
@@ -297,6 +319,7 @@ class FrontendSession:
                 outputs,
                 response.parameters,
                 None if error is None else WorkError.of(error),
+                is_inline,
             )
         )
 
@@ -316,8 +339,13 @@ class FrontendSession:
         self._calls[message.call] = ForwardedCall(self, client, method, message)
 
     def _on_call_message(self, message: CallMessage) -> None:
-        self._channel.link.resolve(message.content)
         call = self._calls.get(message.call)
+        try:
+            self._channel.link.resolve(message.content)
+        except NaiadError as error:
+            if call is not None:
+                call.abort(Status.UNAVAILABLE, error.message)
+            return
         if call is not None:
             call.was_idle = False
             call.on_message(message.content[0].data)

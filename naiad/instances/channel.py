@@ -134,7 +134,7 @@ class Channel(Generic[M]):
     def _on_readable(self) -> bool:
         """Returns False when there was nothing to read."""
         try:
-            size, ancillary, _, _ = self._sock.recvmsg_into([self._buffer], ANCILLARY_BYTES)
+            size, ancillary, flags, _ = self._sock.recvmsg_into([self._buffer], ANCILLARY_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -145,7 +145,9 @@ class Channel(Generic[M]):
             return False
         try:
             for message in self.link.feed(
-                memoryview(self._buffer)[:size], descriptors(ancillary) if ancillary else ()
+                memoryview(self._buffer)[:size],
+                descriptors(ancillary) if ancillary else (),
+                has_lost_fds=bool(flags & socket.MSG_CTRUNC),
             ):
                 self._on_message(message)
                 if self.is_closed:

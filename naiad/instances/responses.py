@@ -79,13 +79,12 @@ class Responses:
         self._observers.notify_capacity()
         # Now, while the jobs are still in flight: a reference that is wrong ends the worker,
         # which fails all that is in flight.
-        if not message.is_inline:
-            for response in message.responses:
-                if response is not None:
-                    for tensor in response.outputs:
-                        if tensor.data.__class__ is REFERENCE:
-                            self._channel.link.resolve(response.outputs)
-                            break
+        for response in message.responses:
+            if response is not None and response.outputs.__class__ is list:
+                for tensor in response.outputs:
+                    if tensor.data.__class__ is REFERENCE:
+                        self._channel.link.resolve(response.outputs)
+                        break
         times = BatchTimes(
             batch.compute_start_ns,
             message.compute_input_end_ns,

@@ -8,6 +8,7 @@ every tensor that leaves here holds memory, never a `SlotRef`.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections import deque
@@ -18,7 +19,7 @@ import msgspec
 
 from naiad.core.tensor import SlotRef, Tensor
 from naiad.errors import NaiadError, unavailable
-from naiad.ipc.messages import Message, Released, Slots
+from naiad.ipc.messages import Message, Released, Slots, Unmapped
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena, LentSlots, Slot, address_of
 from naiad.shm.foreign import ForeignSlots
 
@@ -26,10 +27,16 @@ RETRY_AFTER_S = 1
 M = TypeVar("M")
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 1 << 31
+_LOST = -1
+"""Stands for the rest of a message's descriptors, for which this process had no room."""
 
 
 class BrokenLinkError(Exception):
     """The peer sent something that it must not send. The channel cannot be used any more."""
+
+
+class LostDescriptorError(Exception):
+    """This process had no room for the descriptor that came with a message."""
 
 
 class Link(Generic[M]):
@@ -39,6 +46,13 @@ class Link(Generic[M]):
         self._foreign = ForeignSlots(arena.directory) if arena.directory is not None else None
         self._decoder = decoder
         self._keeps_encoded = False
+        self._may_lack_descriptors = False
+        self._unmapped: set[int] = set()
+        """Slots of the peer whose descriptors were lost."""
+        self._unreported: list[int] = []
+        """Those of which the peer has not heard."""
+        self._refused: list[int] = []
+        """Leases of such slots, which end without a view."""
         self._encoder = msgspec.msgpack.Encoder()
         self._incoming = bytearray()
         self._fds: deque[int] = deque()
@@ -52,6 +66,11 @@ class Link(Generic[M]):
         to the bytes of its message."""
         self._decoder = decoder
         self._keeps_encoded = True
+
+    def tolerate_lost_descriptors(self) -> None:
+        """When this process has no descriptors left, only the tensors and connections that needed
+        them are lost. Both ends must agree, because the peer hears of it."""
+        self._may_lack_descriptors = True
 
     # Out.
 
@@ -158,8 +177,14 @@ class Link(Generic[M]):
         end = self._append(message, buffer, end)
         # After the message: it may hand back, as an output, memory whose lease ends here.
         released = self.lent.pop_released()
+        if self._refused:
+            released += self._refused
+            self._refused = []
         if released:
-            self._append(Released(released), buffer, end)
+            end = self._append(Released(released), buffer, end)
+        if self._unreported:
+            self._append(Unmapped(self._unreported), buffer, end)
+            self._unreported = []
         return fds
 
     def _append(self, message: Message, buffer: bytearray, start: int) -> int:
@@ -170,10 +195,15 @@ class Link(Generic[M]):
 
     # In.
 
-    def feed(self, data: memoryview, fds: Iterable[int] = ()) -> Iterator[M]:
+    def feed(
+        self, data: memoryview, fds: Iterable[int] = (), *, has_lost_fds: bool = False
+    ) -> Iterator[M]:
         """Yields complete messages, in order. Each must be handled before the next is requested.
         Raises BrokenLinkError."""
         self._fds.extend(fds)
+        if has_lost_fds and self._may_lack_descriptors:
+            # The kernel returns at most one message with descriptors at a time, and these are its.
+            self._fds.append(_LOST)
         if self._incoming:
             self._incoming += data
             data = memoryview(self._incoming)
@@ -196,6 +226,8 @@ class Link(Generic[M]):
                     self._on_slots(message)
                 elif isinstance(message, Released):
                     self._on_released(message)
+                elif isinstance(message, Unmapped):
+                    self._on_unmapped(message)
                 else:
                     yield message
         except (msgspec.DecodeError, ValueError) as error:
@@ -209,7 +241,10 @@ class Link(Generic[M]):
         self._incoming[:] = rest
 
     def resolve(self, tensors: list[Tensor]) -> None:
-        """Replaces references by views of the memory. Raises BrokenLinkError."""
+        """Replaces references by views of the memory. Raises BrokenLinkError, and NaiadError where
+        descriptors were lost."""
+        if self._unmapped:
+            self._refuse_unmapped(tensors)
         for tensor in tensors:
             ref: Any = tensor.data
             if isinstance(ref, SlotRef):
@@ -217,6 +252,17 @@ class Link(Generic[M]):
                     tensor.data = self._reclaim(ref) if ref.is_mine else self.lent.view(ref)
                 except ValueError as error:
                     raise BrokenLinkError(str(error)) from error
+
+    def _refuse_unmapped(self, tensors: list[Tensor]) -> None:
+        """Raises NaiadError if a tensor is in a slot that could not be mapped."""
+        references: list[Any] = [tensor.data for tensor in tensors]
+        refs = [ref for ref in references if isinstance(ref, SlotRef) and not ref.is_mine]
+        if not self._unmapped.isdisjoint(ref.slot for ref in refs):
+            self._refused += [ref.slot for ref in refs]
+            raise unavailable(
+                f"no shared memory is left for large tensors: {os.strerror(errno.EMFILE)}",
+                RETRY_AFTER_S,
+            )
 
     def _reclaim(self, ref: SlotRef) -> memoryview:
         if ref.slot < 0 and self._foreign is not None:
@@ -226,10 +272,17 @@ class Link(Generic[M]):
     def _on_slots(self, message: Slots) -> None:
         for id in message.dropped:
             self.lent.drop(id)
+            self._unmapped.discard(id)
         for id, size in zip(message.ids, message.sizes, strict=True):
+            if self._may_lack_descriptors and self._fds and self._fds[0] == _LOST:
+                self._unmapped.add(id)
+                self._unreported.append(id)
+                continue
             if not self._fds:
                 raise BrokenLinkError("slot without a descriptor")
             self.lent.add(id, size, self._fds.popleft())
+            self._unmapped.discard(id)
+        self._end_descriptors()
 
     def _on_released(self, message: Released) -> None:
         for id in message.slots:
@@ -242,11 +295,27 @@ class Link(Generic[M]):
             self._leases[id] = left - 1
             self.arena.release(id)
 
+    def _on_unmapped(self, message: Unmapped) -> None:
+        self._announced.difference_update(message.slots)
+        if self._foreign is not None:
+            for id in message.slots:
+                self._foreign.announce_again(id)
+
     def pop_fd(self) -> int:
         """Removes and returns the next descriptor that came with a message other than `Slots`."""
+        if self._may_lack_descriptors and self._fds and self._fds[0] == _LOST:
+            self._fds.popleft()
+            raise LostDescriptorError("the descriptor of a message was lost")
         if not self._fds:
             raise BrokenLinkError("message without its descriptor")
-        return self._fds.popleft()
+        fd = self._fds.popleft()
+        self._end_descriptors()
+        return fd
+
+    def _end_descriptors(self) -> None:
+        """The message has all descriptors that have come for it."""
+        if self._fds and self._fds[0] == _LOST:
+            self._fds.popleft()
 
     def close(self) -> None:
         """The peer is gone: memory that was lent to it comes back, and its own memory lives on only
@@ -259,7 +328,9 @@ class Link(Generic[M]):
             self._foreign.close()
         self.lent.close()
         while self._fds:
-            os.close(self._fds.popleft())
+            fd = self._fds.popleft()
+            if fd != _LOST:
+                os.close(fd)
 
 
 def _with_ref(tensor: Tensor, ref: SlotRef) -> Tensor:

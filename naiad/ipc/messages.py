@@ -46,6 +46,13 @@ class Released(Message, tag=2):
     slots: list[int]
 
 
+class Unmapped(Message, tag=3):
+    """Slots of the receiver whose descriptors the sender had no room for. They must be announced
+    again (only between the server and frontend processes)."""
+
+    slots: list[int]
+
+
 # Server to worker.
 
 

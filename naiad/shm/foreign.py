@@ -76,6 +76,13 @@ class ForeignSlots:
             if foreign.is_gone:
                 del self._by_id[id]
 
+    def announce_again(self, id: int) -> None:
+        """The peer has lost the descriptor of a slot. Nothing happens if the slot is gone."""
+        for start, foreign in self._by_start.items():
+            source = self._directory.find(start, 1)
+            if foreign.id == id and source is not None:
+                self.new.append((id, source.size, source.fd))
+
     def close(self) -> None:
         """Forgets all slots, because the peer is gone."""
         for start in list(self._by_start):
