@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,18 @@ from hypothesis import strategies as st
 from naiad.core.tensor import Buffer, SlotRef, Tensor
 from naiad.errors import NaiadError
 from naiad.ipc.framing import BrokenLinkError, Link
-from naiad.ipc.messages import Execute, Executed, Message, Ping, Released, Slots, ToServer, ToWorker
+from naiad.ipc.messages import (
+    Execute,
+    Executed,
+    Message,
+    Ping,
+    Pong,
+    Released,
+    Slots,
+    ToServer,
+    ToWorker,
+    Unmapped,
+)
 from naiad.ipc.work import WorkRequest, WorkResponse
 from naiad.shm.arena import Arena
 
@@ -157,3 +169,40 @@ def test_garbage_breaks_the_link_and_nothing_else(pieces: list[bytes]) -> None:
         for piece in pieces:
             list(link.feed(memoryview(piece)))
     link.close()
+
+
+def test_a_lost_descriptor_costs_one_message_and_the_slot_is_announced_again() -> None:
+    pair = Pair()
+    pair.server = Link(msgspec.msgpack.Decoder(Pong | Released | Slots | Unmapped), Arena())  # type: ignore[assignment]
+    pair.server.tolerate_lost_descriptors()
+    pair.worker.tolerate_lost_descriptors()
+
+    def carry(source: Link[Any], target: Link[Any], message: Message, *, loses: bool) -> list[Any]:
+        buffer = bytearray()
+        fds = [os.dup(fd) for fd in source.pack(message, buffer)]
+        if loses:
+            for fd in fds:
+                os.close(fd)
+        return list(
+            target.feed(
+                memoryview(bytes(buffer)),
+                () if loses else fds,
+                has_lost_fds=loses and bool(fds),
+            )
+        )
+
+    data = os.urandom(LARGE)
+    for loses in (True, False):
+        tensors = [Tensor("X", "UINT8", [LARGE], data)]
+        pair.server.place(tensors)
+        work = WorkRequest(1, "", tensors)
+        (message,) = carry(pair.server, pair.worker, Execute(1, [work]), loses=loses)
+        inputs = message.requests[0].inputs
+        if loses:
+            with pytest.raises(NaiadError, match="no shared memory is left for large tensors"):
+                pair.worker.resolve(inputs)
+            # The peer hears of it with the next message: the lease ends, and the slot is unknown.
+            assert carry(pair.worker, pair.server, Pong(1), loses=False) == [Pong(1)]
+        else:
+            pair.worker.resolve(inputs)
+            assert bytes(inputs[0].data) == data
