@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import time
 from collections import Counter
@@ -30,6 +29,7 @@ from naiad.frontend_process.messages import (
     Accept,
     ForkFrontend,
     FromLauncher,
+    KillFrontend,
     Leave,
     MethodKind,
     ReadAgain,
@@ -46,6 +46,7 @@ from naiad.shm.directory import SlotDirectory
 from naiad.transport.grpc.endpoint import GrpcEndpoint
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
+from naiad.transport.http1.head import Head
 
 REFRESH_S = 0.1
 """How often the repository is compared with what the frontends know: a reload by polling, and a
@@ -211,9 +212,7 @@ class Frontends:
         self._changed.set()
         if self._is_stopping:
             return
-        if session.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(session.pid, signal.SIGKILL)
+        self._launcher_channel.send(KillFrontend(number))
         self.num_restarts += 1
         delay_s = self._restarts.next_delay_s(time.monotonic_ns())
         log.error(
@@ -289,10 +288,12 @@ class Frontends:
             total.update(session.faults.get(endpoint, {}))
         return total
 
-    def leaves(self, connection: Http1Connection, name: str, version: str) -> bool:
-        """Whether a frontend serves this connection, which has sent an inference request."""
+    def leaves(self, connection: Http1Connection, head: Head, name: str, version: str) -> bool:
+        """Whether a frontend serves this connection, which has sent an inference request. A
+        connection that ends with its request is not worth a move."""
         return (
-            connection.num_moves < MAX_MOVES
+            head.keep_alive
+            and connection.num_moves < MAX_MOVES
             and self._models.is_served(name, version)
             and not self._core.tracing.is_on
             and _family(connection) in (socket.AF_INET, socket.AF_INET6)

@@ -63,7 +63,7 @@ class FrontendHttp:
         )
         self.endpoint.move = self._move
 
-    def _leaves(self, _connection: Http1Connection, name: str, version: str) -> bool:
+    def _leaves(self, _connection: Http1Connection, _head: Head, name: str, version: str) -> bool:
         return not self._models.is_served(name, version)
 
     def _route(self, head: Head) -> Route:

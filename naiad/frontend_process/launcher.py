@@ -21,7 +21,7 @@ import traceback
 
 import msgspec
 
-from naiad.frontend_process.messages import ForkFrontend, ToLauncher
+from naiad.frontend_process.messages import ForkFrontend, KillFrontend, ToLauncher
 from naiad.frontend_process.options import FrontendOptions
 from naiad.frontend_process.process import run_frontend
 from naiad.frontend_process.shared_budget import SharedBudget, SharedPage
@@ -123,8 +123,13 @@ class Launcher:
                 if size == 0:
                     return
                 for message in self._link.feed(memoryview(buffer)[:size], descriptors(ancillary)):
-                    if isinstance(message, ForkFrontend):
-                        self._fork(message)
+                    match message:
+                        case ForkFrontend():
+                            self._fork(message)
+                        case KillFrontend():
+                            self._kill(message.number)
+                        case _:
+                            pass
 
     def _fork(self, message: ForkFrontend) -> None:
         sock = socket.socket(fileno=self._link.pop_fd())
@@ -147,6 +152,11 @@ class Launcher:
         sock.close()
         self._children[pid] = message.number
         self._send(Forked(message.number, pid))
+
+    def _kill(self, number: int) -> None:
+        for pid, child in self._children.items():
+            if child == number:
+                os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         while True:

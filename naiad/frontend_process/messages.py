@@ -276,7 +276,14 @@ class ForkFrontend(Message, tag=140):
     methods: list[MethodKind]
 
 
-ToLauncher: TypeAlias = ForkFrontend | Slots | Released
+class KillFrontend(Message, tag=141):
+    """Kills a frontend that the server has given up. Only the launcher knows whether its process id
+    still belongs to it."""
+
+    number: int
+
+
+ToLauncher: TypeAlias = ForkFrontend | KillFrontend | Slots | Released
 FromLauncher: TypeAlias = Forked | Exited | Slots | Released
 FromFrontend: TypeAlias = (
     Slots

@@ -117,6 +117,7 @@ class FrontendSession:
             arena,
             self._on_message,
             self._on_channel_closed,
+            "frontend",
         )
         self._channel.link.keep_encoded(msgspec.msgpack.Decoder(FromFrontend))
         self._channel.link.tolerate_lost_descriptors()

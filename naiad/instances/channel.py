@@ -34,8 +34,11 @@ class Channel(Generic[M]):
         arena: Arena,
         on_message: Callable[[M], None],
         on_close: Callable[[str], None],
+        peer: str = "worker",
     ) -> None:
+        """`peer` is what the log calls the other side."""
         sock.setblocking(False)
+        self._peer = peer
         self._loop = loop
         self._sock = sock
         self.link: Link[M] = Link(decoder, arena)
@@ -141,7 +144,7 @@ class Channel(Generic[M]):
             self.close(f"read failed: {error.strerror}")
             return False
         if size == 0:
-            self.close("closed by the worker")
+            self.close(f"closed by the {self._peer}")
             return False
         try:
             for message in self.link.feed(

@@ -25,8 +25,8 @@ from naiad.transport.http1.route import Route
 
 MODEL_PATH = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[0-9]+))?"
 INFER_PATH = MODEL_PATH + "/infer"
-Leaves: TypeAlias = Callable[[Http1Connection, str, str], bool]
-"""(connection, model, version) -> True if another process serves the request."""
+Leaves: TypeAlias = Callable[[Http1Connection, Head, str, str], bool]
+"""(connection, head, model, version) -> True if another process serves the request."""
 
 
 class InferRoutes:
@@ -76,7 +76,7 @@ class InferRoutes:
         )
         leaves = self._leaves
         if leaves is not None:
-            route.leaves = lambda connection: leaves(connection, name, version)
+            route.leaves = lambda connection: leaves(connection, head, name, version)
         return route
 
     def _forward_headers(self, head: Head) -> dict[str, ParameterValue]:
