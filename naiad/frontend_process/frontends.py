@@ -48,10 +48,8 @@ from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.head import Head
 
-REFRESH_S = 0.1
-"""How often the repository is compared with what the frontends know: a reload by polling, and a
-model whose workers have died, are seen by then."""
 ASK_S = 1.0
+"""How often frontends are asked whether they are alive."""
 HUNG_S = 10.0
 """A frontend that has not responded for this long is killed and replaced."""
 SLOW_S = 2.0
@@ -93,6 +91,7 @@ class Frontends:
         self._tasks: set[asyncio.Task[None]] = set()
         self._exits: dict[int, asyncio.Future[None]] = {}
         self._is_stopping = False
+        self._is_refresh_due = False
         self._launcher_channel: Channel[FromLauncher] = Channel(
             loop,
             launcher.sock,
@@ -111,6 +110,7 @@ class Frontends:
         http.num_elsewhere = lambda: self.num_connections(HTTP)
         grpc.num_elsewhere = lambda: self.num_connections(GRPC)
         self._core.on_models_changed = self.publish
+        self._core.repository.watch(self._refresh_soon)
         self._models.refresh()
         for _ in range(self._launcher.num_processes):
             self._fork()
@@ -226,19 +226,27 @@ class Frontends:
             self._fork()
 
     async def _watch(self) -> None:
-        asked_s = 0.0
+        was_tracing = False
         while True:
-            await asyncio.sleep(REFRESH_S)
-            if self._models.refresh():
-                self._send_models()
-            now_s = time.monotonic()
-            if now_s - asked_s < ASK_S:
-                continue
-            asked_s = now_s
+            await asyncio.sleep(ASK_S)
+            if self._core.tracing.is_on != was_tracing:
+                was_tracing = not was_tracing
+                self._refresh()
             dropped = self._arena.trim(SLOT_IDLE_NS)
             for session in list(self._sessions.values()):
                 session.drop_slots(dropped)
                 self._check(session, time.monotonic_ns())
+
+    def _refresh_soon(self) -> None:
+        """The models that serve have changed, and may change again in this turn of the loop."""
+        if not self._is_refresh_due:
+            self._is_refresh_due = True
+            self._loop.call_soon(self._refresh)
+
+    def _refresh(self) -> None:
+        self._is_refresh_due = False
+        if self._models.refresh():
+            self._send_models()
 
     def _check(self, session: FrontendSession, now_ns: int) -> None:
         waited_s = (now_ns - session.asked_ns) / 1e9 if session.asked_ns else 0.0
@@ -258,8 +266,7 @@ class Frontends:
     async def publish(self) -> None:
         """Returns when every frontend acts on the present state of the repository and of the trace
         settings. One that does not respond is killed before this returns."""
-        if self._models.refresh():
-            self._send_models()
+        self._refresh()
         generation = self._models.message.generation
         end_s = time.monotonic() + PUBLISH_LIMIT_S
         while late := [

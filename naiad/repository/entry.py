@@ -3,7 +3,7 @@ what those were made from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,7 +25,15 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Entry:
-    def __init__(self, key: str, name: str, namespace: str = "") -> None:
+    def __init__(
+        self,
+        key: str,
+        name: str,
+        namespace: str = "",
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_change` is called when other copies serve, or the same in another way."""
+        self._on_change = on_change
         self.key = key
         self.name = name
         self.namespace = namespace
@@ -56,6 +64,10 @@ class Entry:
         self.origins = {
             version: origin for version, origin in self.origins.items() if version in models
         }
+        if self._on_change is not None:
+            for model in models.values():
+                model.on_change = self._on_change
+            self._on_change()
 
     def status(self, version: int) -> VersionStatus:
         return self.statuses.setdefault(version, VersionStatus())

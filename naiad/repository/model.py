@@ -50,6 +50,8 @@ class Model:
         self.check = RequestCheck(spec).check
         self.on_stopped: list[Callable[[], None]] = []
         """Called when the copy has stopped, for example to delete the files of a load request."""
+        self.on_change: Callable[[], None] | None = None
+        """Called when the copy begins or ceases to serve, and when its spec changes."""
         self.namespace = ""
         """With --model-namespacing, the repository that the model is from; otherwise empty."""
         self.templates: Templates | None = None
@@ -89,7 +91,10 @@ class Model:
         self._update_serving()
 
     def _update_serving(self) -> None:
+        was_serving = self.is_serving
         self.is_serving = any(instance.accepts_requests for instance in self.instances)
+        if self.is_serving != was_serving and self.on_change is not None:
+            self.on_change()
 
     @property
     def is_healthy(self) -> bool:
@@ -165,6 +170,8 @@ class Model:
                 instance.loan.is_latest = self.spec.version == max(versions)
                 instance.loan.recall()
             self.spec = msgspec.structs.replace(self.spec, versions=versions)
+            if self.on_change is not None:
+                self.on_change()
 
     def set_instances(self, instances: list[Instance], config: ModelConfig) -> None:
         """Applies a change of `instance_group`. The caller must retire the instances that are left

@@ -8,7 +8,7 @@ In:  a name as clients, ensembles and other models write it. Out: the entry of o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from naiad.errors import invalid_arg
 from naiad.repository.entry import Entry
@@ -29,6 +29,8 @@ class Entries:
         self.is_namespacing = is_namespacing
         self.by_key: dict[str, Entry] = {}
         """Without namespacing, a request needs only this lookup."""
+        self.on_change: Callable[[], None] | None = None
+        """Called whenever the models that serve have changed."""
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(list(self.by_key.values()))
@@ -37,8 +39,12 @@ class Entries:
         """Returns the entry with this key, which is created if there is none."""
         entry = self.by_key.get(key)
         if entry is None:
-            entry = self.by_key[key] = Entry(key, name, namespace)
+            entry = self.by_key[key] = Entry(key, name, namespace, self._changed)
         return entry
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     def remove(self, key: str) -> None:
         self.by_key.pop(key, None)

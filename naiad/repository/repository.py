@@ -9,7 +9,7 @@ Rule: this file looks models up; operations.py changes which models serve.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -124,6 +124,11 @@ class Repository:
             return None
 
     # State.
+
+    def watch(self, on_change: Callable[[], None]) -> None:
+        """`on_change` is called whenever the models that serve have changed, perhaps several times
+        for one change."""
+        self._entries.on_change = on_change
 
     def models(self) -> Iterable[Model]:
         for entry in self._entries.by_key.values():
