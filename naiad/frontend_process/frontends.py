@@ -56,6 +56,7 @@ SLOW_S = 2.0
 """A frontend that has not responded for this long gets no more connections."""
 PUBLISH_LIMIT_S = HUNG_S + 2.0
 START_LIMIT_S = 10.0
+FORK_RETRY_S = 1.0
 MAX_MOVES = 8
 """A connection that has moved this often stays in the server process."""
 MAX_ACCEPTS = 64
@@ -86,7 +87,6 @@ class Frontends:
         """Free places in the shared page."""
         self._restarts = Restarts(RestartPolicy())
         self._gone_faults: dict[str, Counter[str]] = {HTTP: Counter(), GRPC: Counter()}
-        self.num_restarts = 0
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._exits: dict[int, asyncio.Future[None]] = {}
@@ -124,8 +124,13 @@ class Frontends:
     def _fork(self) -> None:
         if self._launcher_channel.is_closed or not self._places:
             return
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            log.error(f"a frontend process could not be started: {error.strerror}")
+            self._loop.call_later(FORK_RETRY_S, self._replace)
+            return
         number, place = next(self._numbers), self._places.pop(0)
-        ours, theirs = socket.socketpair()
         self._sessions[number] = FrontendSession(
             self._loop,
             ours,
@@ -213,7 +218,6 @@ class Frontends:
         if self._is_stopping:
             return
         self._launcher_channel.send(KillFrontend(number))
-        self.num_restarts += 1
         delay_s = self._restarts.next_delay_s(time.monotonic_ns())
         log.error(
             f"frontend process {session.pid} is gone: {reason}; its connections are closed, and it "
