@@ -31,6 +31,7 @@ from naiad.frontend_process.messages import (
     FromLauncher,
     KillFrontend,
     Leave,
+    Logging,
     MethodKind,
     ReadAgain,
     Stop,
@@ -90,6 +91,8 @@ class Frontends:
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._exits: dict[int, asyncio.Future[None]] = {}
+        self._log_settings = log.shown_settings()
+        """What the frontends have been told."""
         self._is_stopping = False
         self._is_refresh_due = False
         self._launcher_channel: Channel[FromLauncher] = Channel(
@@ -202,6 +205,7 @@ class Frontends:
 
     def _on_alive(self, session: FrontendSession) -> None:
         """The frontend has started, or responds again."""
+        session.send(Logging(self._log_settings))
         session.send(self._models.message)
         self._changed.set()
 
@@ -233,6 +237,10 @@ class Frontends:
         was_tracing = False
         while True:
             await asyncio.sleep(ASK_S)
+            if log.shown_settings() != self._log_settings:
+                self._log_settings = log.shown_settings()
+                for session in self._sessions.values():
+                    session.send(Logging(self._log_settings))
             if self._core.tracing.is_on != was_tracing:
                 was_tracing = not was_tracing
                 self._refresh()

@@ -251,6 +251,12 @@ class Stop(Message, tag=129):
     grace_s: float
 
 
+class Logging(Message, tag=131):
+    """The log settings, as the logging extension shows them."""
+
+    settings: dict[str, str | bool | int]
+
+
 class ReadAgain(Message, tag=130):
     """SIGHUP: the frontend reads its certificates and opens its log file again."""
 
@@ -317,6 +323,7 @@ ToFrontend: TypeAlias = (
     | CallIdle
     | AskAlive
     | Stop
+    | Logging
     | ReadAgain
 )
 

@@ -37,6 +37,7 @@ from naiad.frontend_process.messages import (
     Counted,
     Current,
     Leave,
+    Logging,
     MethodKind,
     Models,
     ReadAgain,
@@ -180,6 +181,8 @@ class FrontendProcess:
                 self._channel.send(Alive(message.number))
             case Stop():
                 self._start(self._stop(message.grace_s))
+            case Logging():
+                log.update(message.settings)
             case ReadAgain():
                 self._read_again()
 
@@ -196,7 +199,10 @@ class FrontendProcess:
         self._channel.close("stopped")
 
     def _read_again(self) -> None:
-        log.reopen()
+        try:
+            log.reopen()
+        except OSError as error:
+            log.error(f"the log file could not be opened again: {error.strerror}")
         for watch in self._tls.values():
             if watch is not None:
                 try:
