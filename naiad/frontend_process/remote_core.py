@@ -31,6 +31,7 @@ from naiad.frontend_process.messages import (
     Respond,
     ToFrontend,
 )
+from naiad.frontend_process.outbox import Outbox
 from naiad.instances.channel import Channel
 from naiad.ipc.work import WorkError
 from naiad.pb.model_config_pb2 import ModelConfig
@@ -72,12 +73,11 @@ class RemoteRequests:
     one turn of the event loop are one message."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, channel: Channel[ToFrontend]) -> None:
-        self._loop = loop
         self._channel = channel
         self._handles = count(1)
         self._streams: dict[int, tuple[ResponseStream, str]] = {}
         """Handle -> the stream, and the id of its request."""
-        self._unsent: list[RemoteRequest] = []
+        self._unsent = Outbox(loop, self._send_all)
         self.is_grpc = False
         """Where the request that is being sent comes from."""
 
@@ -95,9 +95,7 @@ class RemoteRequests:
                 break
         handle = next(self._handles)
         self._streams[handle] = stream, request.id
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
-        self._unsent.append(
+        self._unsent.add(
             RemoteRequest(
                 handle,
                 copy,
@@ -113,12 +111,11 @@ class RemoteRequests:
         stream.on_cancel(self._cancel, handle)
         return stream
 
-    def _flush(self) -> None:
-        unsent, self._unsent = self._unsent, []
+    def _send_all(self, requests: list[RemoteRequest]) -> None:
         try:
-            self._channel.send(Infer(unsent))
+            self._channel.send(Infer(requests))
         except (TypeError, ValueError, OverflowError):
-            self._send_one_by_one(unsent)
+            self._send_one_by_one(requests)
 
     def _send_one_by_one(self, requests: list[RemoteRequest]) -> None:
         """A value of one of them cannot be part of a message. Decoders refuse those, so this is a
@@ -134,8 +131,7 @@ class RemoteRequests:
     def _cancel(self, handle: int) -> None:
         if handle not in self._streams:
             return
-        if self._unsent:
-            self._flush()
+        self._unsent.flush()
         self._channel.send(Abandon([handle]))
 
     def on_responses(self, message: Respond) -> None:

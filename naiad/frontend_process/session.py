@@ -46,6 +46,7 @@ from naiad.frontend_process.messages import (
     RemoteResponse,
     Respond,
 )
+from naiad.frontend_process.outbox import Outbox
 from naiad.frontend_process.served_models import Served, ServedModels
 from naiad.frontends.submit import start_trace, traced
 from naiad.inference import InferenceCore
@@ -100,7 +101,7 @@ class FrontendSession:
         self._on_current = on_current
         self._on_closed = on_close
         self._streams: dict[int, ResponseStream] = {}
-        self._responses: list[RemoteResponse] = []
+        self._responses = Outbox(loop, self._send_responses)
         self._calls: dict[int, ForwardedCall] = {}
         self._clients: dict[int, ClientConnection] = {}
         self._progressed: set[ForwardedCall] = set()
@@ -294,10 +295,8 @@ class FrontendSession:
             self._streams.pop(handle, None)
         if self._channel.is_closed:
             return
-        if not self._responses:
-            self._loop.call_soon(self._flush)
         if response is None:
-            self._responses.append(RemoteResponse(handle, is_final, False))
+            self._responses.add(RemoteResponse(handle, is_final, False))
             return
         outputs, error, is_inline = response.outputs, response.error, True
         # The outputs of a request that came encoded are encoded, too.
@@ -310,7 +309,7 @@ class FrontendSession:
                 except NaiadError as no_memory:
                     outputs, error = [], no_memory
                 break
-        self._responses.append(
+        self._responses.add(
             RemoteResponse(
                 handle,
                 is_final,
@@ -324,8 +323,7 @@ class FrontendSession:
             )
         )
 
-    def _flush(self) -> None:
-        responses, self._responses = self._responses, []
+    def _send_responses(self, responses: list[RemoteResponse]) -> None:
         self._channel.send(Respond(responses))
 
     # Calls.
