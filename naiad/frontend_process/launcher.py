@@ -31,6 +31,8 @@ from naiad.machine.process_tree import die_with_parent, end_children, is_reaped
 from naiad.shm.arena import Arena
 from naiad.worker.channel import ANCILLARY_BYTES, READ_BYTES, descriptors
 
+YOUNG_OBJECTS = 10_000
+"""New objects after which the garbage collector runs, in the server and in its frontends."""
 END_LIMIT_S = 5.0
 END_POLL_S = 0.002
 CLOSE_LIMIT_S = END_LIMIT_S + 1.0
@@ -67,6 +69,8 @@ def start_launcher(options: FrontendOptions) -> LauncherProcess:
     ours, theirs = socket.socketpair()
     server = os.getpid()
     gc.freeze()  # pages that the collector does not touch stay shared
+    # Requests leave no cycles behind, so most collections of young objects find nothing.
+    gc.set_threshold(YOUNG_OBJECTS)
     pid = os.fork()
     if pid == 0:
         try:
