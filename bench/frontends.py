@@ -1,10 +1,11 @@
 """Requests per second and CPU time per request with 1, 2, 4 and 8 frontend processes.
 
     python -m bench.frontends --frontends 1 2 4 8 --instances 8 --connections 256 --wrk PATH
+    python -m bench.frontends --plot ROWS.jsonl > docs/images/frontends.svg
 
 Each row is a server of its own, with `add_sub` and dynamic batching, under wrk. `scheduler` is how
 busy the server process was, `frontends` and `workers` are how many CPUs those processes used
-together. p99 at half load is measured with as many connections as give about half of the rate.
+together. `few_connections` repeats it with a sixteenth of the connections.
 """
 
 from __future__ import annotations
@@ -117,8 +118,44 @@ def measure(frontends: int, folder: Path, options: argparse.Namespace) -> dict[s
         server.stop()
 
 
+def plot(rows: list[dict[str, Any]]) -> str:
+    """Requests per second over the number of frontends, as SVG."""
+    width, height, left, bottom = 480, 280, 70, 240
+    top_rate = -(-max(row["requests_per_s"] for row in rows) // 20_000) * 20_000
+    rows = sorted(rows, key=lambda row: row["frontends"])
+    step = (width - left - 40) / max(len(rows) - 1, 1)
+
+    def point(index: int, rate: float) -> tuple[float, float]:
+        return left + 10 + index * step, bottom - rate / top_rate * (bottom - 20)
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    for rate in range(0, top_rate + 1, 20_000):
+        y = point(0, rate)[1]
+        parts.append(f'<line x1="{left}" x2="{width - 20}" y1="{y}" y2="{y}" stroke="#ddd"/>')
+        parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{rate:,}</text>')
+    points = [point(index, row["requests_per_s"]) for index, row in enumerate(rows)]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    parts.append(f'<polyline points="{line}" fill="none" stroke="#07c" stroke-width="2"/>')
+    for row, (x, y) in zip(rows, points, strict=True):
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="#07c"/>')
+        parts.append(
+            f'<text x="{x:.1f}" y="{y - 8:.1f}" text-anchor="middle">'
+            f"{row['requests_per_s']:,}</text>"
+        )
+        parts.append(
+            f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{row["frontends"]}</text>'
+        )
+    parts.append(f'<text x="{width / 2}" y="{height - 6}" text-anchor="middle">frontends</text>')
+    return "\n".join([*parts, "</svg>"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--plot", type=Path)
     parser.add_argument("--frontends", nargs="+", type=int, default=[1, 2, 4, 8])
     parser.add_argument("--instances", type=int, default=8)
     parser.add_argument("--connections", type=int, default=256)
@@ -126,6 +163,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--wrk", default="wrk")
     options = parser.parse_args()
+    if options.plot is not None:
+        print(plot([json.loads(line) for line in options.plot.read_text().splitlines()]))
+        return
     with tempfile.TemporaryDirectory() as name:
         folder = repository(Path(name), options.instances)
         for frontends in options.frontends:
