@@ -267,6 +267,7 @@ class FrontendProcess:
             await asyncio.sleep(SWEEP_S)
             self._report_faults()
             self._grpc.calls.cancel_ended()
+            log.report_repeats()
             dropped = self._arena.trim(SLOT_IDLE_NS)
             if dropped:
                 self._channel.link.drop_slots(dropped)
