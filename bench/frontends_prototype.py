@@ -26,10 +26,10 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -206,11 +206,11 @@ class Scheduler:
         self._is_due = False
         self._open: dict[int, Job] = {}
         self._next = 0
-        self._kind = RawRequest if raw else Request
+        self._kind: Any = RawRequest if raw else Request
         self._free: list[Pipe] = []
         for sock in socks:
             pipe = Pipe(sock, RawResponse if raw else Response, lambda items: None)
-            pipe._on_list = lambda items, pipe=pipe: self._on_responses(pipe, items)
+            pipe._on_list = partial(self._on_responses, pipe)
             pipe.start(loop)
             self._free.append(pipe)
 
@@ -267,7 +267,9 @@ def respond(exchange: Exchange, outputs: list[Tensor]) -> None:
             "model_name": "add_sub",
             "model_version": "1",
             "outputs": [
-                JsonOutput(item.name, item.datatype, item.shape, struct.unpack("<16f", item.data))
+                JsonOutput(
+                    item.name, item.datatype, item.shape, list(struct.unpack("<16f", item.data))
+                )
                 for item in outputs
             ],
         }
@@ -387,7 +389,7 @@ def run_frontend_c(
             respond(pending.pop(item.handle), item.outputs)
 
     for number, sock in enumerate(workers):
-        pipe = Pipe(sock, Response, lambda items, number=number: on_list(number, items))
+        pipe = Pipe(sock, Response, partial(on_list, number))
         pipe.start(loop)
         pipes.append(pipe)
 
@@ -446,19 +448,17 @@ def start(design: str, frontends: int, instances: int) -> tuple[int, list[int], 
         pairs = [[socket.socketpair() for _ in range(instances)] for _ in range(frontends)]
         for number in range(instances):
             ends = [pairs[front][number][1] for front in range(frontends)]
-            pids.append(fork(lambda ends=ends, number=number: worker(ends, counts[number])))
+            pids.append(fork(partial(worker, ends, counts[number])))
         for front in range(frontends):
             ends = [pair[0] for pair in pairs[front]]
-            pids.append(
-                fork(lambda ends=ends, front=front: run_frontend_c(socks[front], ends, load, front))
-            )
+            pids.append(fork(partial(run_frontend_c, socks[front], ends, load, front)))
         opened = [sock for row in pairs for pair in row for sock in pair]
     else:
-        pairs = [socket.socketpair() for _ in range(instances)]
-        for number, (_, end) in enumerate(pairs):
-            pids.append(fork(lambda end=end, number=number: worker([end], counts[number])))
-        ends = [pair[0] for pair in pairs]
-        opened = [sock for pair in pairs for sock in pair]
+        single = [socket.socketpair() for _ in range(instances)]
+        for number, (_, end) in enumerate(single):
+            pids.append(fork(partial(worker, [end], counts[number])))
+        ends = [pair[0] for pair in single]
+        opened = [sock for pair in single for sock in pair]
         if design == "one":
             pids.append(fork(lambda: run_one(socks[0], ends)))
         else:
@@ -466,7 +466,7 @@ def start(design: str, frontends: int, instances: int) -> tuple[int, list[int], 
             raw = design == "A-raw"
             pids.append(fork(lambda: run_scheduler([a for a, _ in links], ends, raw=raw)))
             pids += [
-                fork(lambda front=front: run_frontend_a(socks[front], links[front][1]))
+                fork(partial(run_frontend_a, socks[front], links[front][1]))
                 for front in range(frontends)
             ]
             opened += [sock for pair in links for sock in pair]
@@ -540,4 +540,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

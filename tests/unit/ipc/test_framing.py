@@ -173,7 +173,7 @@ def test_garbage_breaks_the_link_and_nothing_else(pieces: list[bytes]) -> None:
 
 def test_a_lost_descriptor_costs_one_message_and_the_slot_is_announced_again() -> None:
     pair = Pair()
-    pair.server = Link(msgspec.msgpack.Decoder(Pong | Released | Slots | Unmapped), Arena())  # type: ignore[assignment]
+    pair.server = Link(msgspec.msgpack.Decoder(Pong | Released | Slots | Unmapped), Arena())
     pair.server.tolerate_lost_descriptors()
     pair.worker.tolerate_lost_descriptors()
 
