@@ -442,7 +442,9 @@ class Http1Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_later(_UNSENT_POLL_S, self._resume)
         else:
             self._is_draining = True
-            self._transport.pause_reading()
+            if not self._is_reading_paused:
+                self._transport.pause_reading()
+            self._is_reading_paused = False  # nothing here may read any more
             self._endpoint.move(self, data)
 
     # Requests that wait for earlier ones.
