@@ -83,10 +83,10 @@ def run(settings: Settings) -> int:
     launcher: LauncherProcess | None = None
     try:
         wiring.hide_secrets(settings)
+        launcher = wiring.start_frontend_launcher(settings)
         # What has been imported lives as long as the process: a full collection that walks through
         # it costs milliseconds, and a busy server collects all the time.
         gc.freeze()
-        launcher = wiring.start_frontend_launcher(settings)
         return uvloop.run(Server(settings, launcher).run())
     except NaiadError as error:
         log.flush()

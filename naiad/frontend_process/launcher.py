@@ -68,6 +68,7 @@ def start_launcher(options: FrontendOptions) -> LauncherProcess:
     page = SharedPage(1 + options.num_processes)
     ours, theirs = socket.socketpair()
     server = os.getpid()
+    gc.collect()
     gc.freeze()  # pages that the collector does not touch stay shared
     # Requests leave no cycles behind, so most collections of young objects find nothing.
     gc.set_threshold(YOUNG_OBJECTS)
