@@ -211,13 +211,13 @@ def test_few_grpc_connections_are_spread(server: Server) -> None:
 def test_many_idle_connections_are_spread(server: Server) -> None:
     count = 1000
     clients = [socket.create_connection(("127.0.0.1", server.grpc_port)) for _ in range(count)]
-    eventually(
-        lambda: (
-            sorted(num_sockets(pid, server.grpc_port) for pid in frontends(server))
-            == [count // 2, count // 2]
-        ),
-        "each frontend has half of the connections",
-    )
+
+    def are_spread() -> bool:
+        """A connection counts twice for a moment while a frontend reports it."""
+        numbers = [num_sockets(pid, server.grpc_port) for pid in frontends(server)]
+        return sum(numbers) == count and min(numbers) >= 0.48 * count
+
+    eventually(are_spread, "each frontend has about half of the connections")
     client = Client(server)
     assert client.infer() == "first"
     client.close()
