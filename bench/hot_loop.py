@@ -84,6 +84,11 @@ class Transport:
 
     abort = close
 
+    def pause_reading(self) -> None:
+        """The loop hands over bytes itself, so there is nothing to pause."""
+
+    resume_reading = pause_reading
+
 
 def _spec(name: str, inputs: list[str], outputs: list[str], dims: list[int]) -> ModelSpec:
     shape = [-1, *dims]

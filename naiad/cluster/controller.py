@@ -62,7 +62,7 @@ class Controller:
         folder: Path,
         head_id: str,
         read_router: Callable[[int], RouterLoad],
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`head_id` is the node of the router. `read_router` reads the router's metrics port."""
         self._machines = machines
@@ -256,6 +256,7 @@ class Controller:
         for replica in state.replicas:
             name = state.node_names.get(replica.node_id, "")
             replica.node_id = ids.get(name, replica.node_id)
+            replica.since_s = self._clock()  # another process's clock began elsewhere
             deployment = state.spec.find(replica.deployment)
             is_here = replica.node_id in ids.values()
             if is_here and deployment is not None and replica.revision == deployment.revision:

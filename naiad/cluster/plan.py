@@ -35,7 +35,7 @@ class ReplicaRecord(msgspec.Struct, kw_only=True):
     reason: str = ""
     placed_because: str = ""
     since_s: float = 0.0
-    """When the state began, by the clock of time.time()."""
+    """When the state began, by the controller's clock, which no wall clock moves."""
 
 
 class Start(msgspec.Struct, frozen=True):

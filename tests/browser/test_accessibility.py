@@ -6,6 +6,7 @@ AXE is the path of axe.min.js (`npm pack axe-core`); without it the tests are sk
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,7 @@ def test_a_measurement_is_started_and_cancelled_by_keyboard_alone(
     page.keyboard.press("Control+A")
     page.keyboard.type("60000")
     page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"#/measure/."))
     expect(page.locator(".state")).to_have_text("Running", timeout=20_000)
     page.get_by_role("button", name="Cancel").focus()
     page.keyboard.press("Enter")

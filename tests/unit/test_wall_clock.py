@@ -51,10 +51,6 @@ OUTLIVES_THE_PROCESS = {
 }
 """The expiry and the budget of a key, and the age of a file on disk."""
 
-TIMES_BY_IT = {"cluster/controller.py"}
-"""The controller of a cluster times the states of replicas by the wall clock: a jump moves its
-decisions."""
-
 
 def readers() -> set[str]:
     found = set()
@@ -68,7 +64,7 @@ def readers() -> set[str]:
 
 
 def test_only_these_modules_read_the_wall_clock() -> None:
-    assert readers() == SHOWN_TO_PEOPLE | OUTLIVES_THE_PROCESS | TIMES_BY_IT
+    assert readers() == SHOWN_TO_PEOPLE | OUTLIVES_THE_PROCESS
 
 
 def test_nothing_that_schedules_reads_the_wall_clock() -> None:
