@@ -215,8 +215,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 self.sender.reset(stream, ErrorCode.CANCEL)
         if not self.connection.streams:
             return False
+        # The second GOAWAY follows later: the first write to a socket that is closed on the other
+        # side provokes the reset that the second one notices.
         self.drain()
-        self.finish_drain()
         return True
 
     def pause_writing(self) -> None:
