@@ -185,8 +185,12 @@ def test_both_frontends_serve_connections(server: Server, connect: Connect) -> N
         client.infer()
     numbers = [num_sockets(pid, server.http_port) for pid in frontends(server)]
     assert sorted(numbers) == [10, 10]
-    page = server.get("/metrics", "metrics")[1].decode()
-    assert 'naiad_connections{protocol="http"} 20' in page
+    eventually(
+        lambda: (
+            'naiad_connections{protocol="http"} 20' in server.get("/metrics", "metrics")[1].decode()
+        ),
+        "the metrics count the connections of both",
+    )
     for client in clients:
         client.close()
     eventually(

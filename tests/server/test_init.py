@@ -22,7 +22,7 @@ def test_the_written_models_respond_to_their_requests(tmp_path: Path) -> None:
             status, body = server.post(f"/v2/models/{kind}/infer", request)
             assert status == 200, body
             assert json.loads(body)["outputs"][0]["data"] == [2.0, 4.0, 6.0, 8.0]
-        server.wait_for_line(rf"\| +\| naiad perf -m onnx -u {server.http} ")
+        server.wait_for_line(rf"\| +\| \S*naiad perf -m onnx -u {server.http} ")
         text = "\n".join(server.lines)
     assert f"| HTTP    | http://{server.http} " in text
     assert f"| gRPC    | {server.grpc} " in text

@@ -154,7 +154,6 @@ def test_logging_options_and_warnings(
     assert lines == [
         "Warning: '--trace-rate' has been deprecated and will be removed in future releases."
         " Please use '--trace-config rate=<rate value> instead.",
-        "--http-thread-count is accepted but has no effect: one event loop serves all connections",
     ]
 
 

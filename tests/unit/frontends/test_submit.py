@@ -14,6 +14,7 @@ from naiad.core.trace import TIMESTAMPS, RemoteParent, TraceGroup
 from naiad.errors import NaiadError
 from naiad.frontends.submit import submit
 from naiad.keys.account import Admission
+from naiad.trace.recent_traces import RecentTraces
 from tests.fakes import FakeCore
 
 
@@ -42,6 +43,7 @@ class SampleAll:
         self.is_otel = is_otel
         self.parents: list[RemoteParent | None] = []
         self.delivered: list[TraceGroup] = []
+        self.recent = RecentTraces()
 
     def sample(self, model_name: str, parent: RemoteParent | None) -> TraceGroup:
         self.parents.append(parent)

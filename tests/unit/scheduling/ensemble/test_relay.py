@@ -200,7 +200,7 @@ def counted(statistics: ModelStatistics) -> dict[str, Any]:
     found = {
         name: value
         for name, value in vars(statistics).items()
-        if not name.startswith("_") and name != "last_inference_ms"
+        if not name.startswith("_") and name not in ("last_inference_ms", "created_at_s")
     }
     for name in ("request_histogram", "queue_histogram", "first_response_histogram_ms"):
         found[name] = getattr(statistics, name)
