@@ -337,7 +337,7 @@ def wait_gone(pids: list[int], limit_s: float = STOP_LIMIT_S) -> list[int]:
     for pid in pids:
         try:
             handle = os.pidfd_open(pid)
-        except ProcessLookupError:
+        except (ProcessLookupError, FileNotFoundError):  # newer kernels say the latter of a zombie
             continue
         try:
             if not select.select([handle], [], [], max(0.0, end - time.monotonic()))[0]:
