@@ -29,11 +29,11 @@ MAX_POINTS = 600
 class Sample(msgspec.Struct, frozen=True):
     time_s: float
     pss_bytes: int
-    """Of the whole process tree: a page that n processes share counts once."""
+    """PSS of the whole process tree: a page that n processes share counts once."""
     server_bytes: int
     """What the server process shares with no other."""
     descriptors: int
-    """Of the server process."""
+    """Private memory of the server process."""
     all_descriptors: int
     processes: int
     threads: int

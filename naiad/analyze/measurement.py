@@ -35,7 +35,7 @@ class ModelOutcome(msgspec.Struct, frozen=True):
     """Changed values by dimension; empty for the default configuration."""
     figures: dict[str, float] = {}
     precision: Precision | None = None
-    """Of a language model whose precision is searched."""
+    """Set for a language model whose precision is searched."""
     is_composing: bool = False
     """True for a part of an ensemble or a model that a BLS model calls; it has no load of its
     own."""

@@ -34,7 +34,7 @@ class ProcessFile(msgspec.Struct, frozen=True):
     started: str
     """Field 22 of /proc/PID/stat: no two processes with one id have the same."""
     digest: str
-    """Of the command, and of the variables that its supervisor was told to set."""
+    """A hash of the command and of the variables that its supervisor was told to set."""
     ports: dict[str, int]
 
 

@@ -32,7 +32,7 @@ MIN_DISK_BYTES = 256 * 1024 * 1024
 class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: tuple[str, ...]
-    """Of `naiad`; `{http}`, `{grpc}`, `{metrics}` and `{folder}` are filled in."""
+    """What follows `naiad`; `{http}`, `{grpc}`, `{metrics}` and `{folder}` are filled in."""
     environment: dict[str, str] = {}
     address: str = "127.0.0.1"
     ports: dict[str, int] = {}

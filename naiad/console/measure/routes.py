@@ -62,7 +62,7 @@ class JobList(msgspec.Struct, frozen=True):
 
 class _Apply(msgspec.Struct, forbid_unknown_fields=True):
     tag: str
-    """That of the proposal that was shown."""
+    """The digest of the proposal that was shown."""
 
 
 class MeasureRoutes:

@@ -57,7 +57,7 @@ class Step(Message):
     counts: list[int]
     sampled: list[bool]
     tokens: list[int]
-    """Of all rows, one row after the other; -1 for a token that is only on the devices."""
+    """The tokens of all rows in order; -1 stands for a token that is only on the devices."""
     num_single: int
     places: list[int]
     """Where `blocks` go in the block tables."""

@@ -37,7 +37,7 @@ class Part(msgspec.Struct, frozen=True):
 
 class Estimate(msgspec.Struct, frozen=True):
     parts: list[Part]
-    """Of one instance."""
+    """What one instance takes."""
     num_instances: int
     total_bytes: int
     free_bytes: int
