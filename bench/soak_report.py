@@ -33,7 +33,7 @@ class Sample(msgspec.Struct, frozen=True):
     server_bytes: int
     """What the server process shares with no other."""
     descriptors: int
-    """Private memory of the server process."""
+    """Open descriptors of the server process."""
     all_descriptors: int
     processes: int
     threads: int
