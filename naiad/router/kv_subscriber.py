@@ -126,28 +126,37 @@ class KvSubscriber:
         self._is_stopping = True
 
     def _run(self) -> None:
+        from zmq.utils.monitor import parse_monitor_message
+
         zmq = self._zmq
         context = zmq.Context.instance()
         socket = context.socket(zmq.SUB)
         socket.set_hwm(100_000)
         socket.subscribe(b"")
-        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
         try:
             socket.connect(self._endpoint)
-            if self._replay_endpoint:
-                # What the engine held before this router came.
-                self._fill(0)
+            # A subscription reaches the engine some time after the connection stands, and nobody
+            # tells when. What was published before is fetched at the first quiet moment.
+            may_miss_some = True
             while not self._is_stopping:
                 ready = dict(poller.poll(_POLL_MS))
+                if not ready and may_miss_some:
+                    may_miss_some = False
+                    self._fill(max(self._next, 0))
                 if monitor in ready:
-                    # Perhaps the engine has ended: nothing is known until it publishes again.
-                    monitor.recv_multipart()
-                    self._next, self._last_s = -1, 0.0
-                    self._emit("", [Clear])
+                    may_miss_some = True
+                    if parse_monitor_message(monitor.recv_multipart())["event"] == (
+                        zmq.EVENT_DISCONNECTED
+                    ):
+                        # Perhaps the engine has ended: nothing is known until it publishes again.
+                        self._next, self._last_s = -1, 0.0
+                        self._emit("", [Clear])
                 if socket in ready:
+                    may_miss_some = True
                     frames = socket.recv_multipart()
                     if len(frames) == 3 and len(frames[1]) == 8:
                         self._on_batch(frames[0].decode("utf-8", "replace"), frames[1], frames[2])
