@@ -1,7 +1,9 @@
 """What API keys cost `add_sub` with 16 concurrent requests: no keys, and 1,000 in the file.
 
 In:  the number of rounds. Out: requests per second of both servers by perf_analyzer over HTTP and
-     gRPC, in turns, and their ratio. The goal is at least 0.97.
+     gRPC, in turns, and their ratio. The goal is at least 0.97. The client shares the cores and
+     needs time for a header too, so the server without keys is measured with the header as well:
+     the first ratio is what a user sees who turns keys on, the second what the server does for it.
 Use: `python -m bench.key_cost [--rounds 5]` (installs the genuine perf_analyzer).
 """
 
@@ -72,15 +74,21 @@ def main() -> None:
             for server in (plain, guarded):
                 server.wait_started()
             for protocol in ("http", "grpc"):
-                pairs = [
-                    (throughput(plain, protocol, ""), throughput(guarded, protocol, key))
+                rows = [
+                    (
+                        throughput(plain, protocol, ""),
+                        throughput(plain, protocol, key),
+                        throughput(guarded, protocol, key),
+                    )
                     for _ in range(rounds)
                 ]
-                without = statistics.median(pair[0] for pair in pairs)
-                with_keys = statistics.median(pair[1] for pair in pairs)
+                without, header_only, with_keys = map(statistics.median, zip(*rows, strict=True))
                 print(
-                    f"{protocol}: {without:,.0f} requests/s without keys, {with_keys:,.0f} with "
-                    f"{NUM_KEYS} keys, {with_keys / without:.3f}x (goal: at least 0.97x)"
+                    f"{protocol}: {without:,.0f} requests/s without keys, {header_only:,.0f} with "
+                    f"the header alone, {with_keys:,.0f} with {NUM_KEYS} keys: "
+                    f"{with_keys / without:.3f}x in all, {with_keys / header_only:.3f}x by the "
+                    "server (goal: at least 0.97x)",
+                    flush=True,
                 )
         finally:
             plain.stop()
