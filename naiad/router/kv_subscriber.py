@@ -145,8 +145,9 @@ class KvSubscriber:
             while not self._is_stopping:
                 ready = dict(poller.poll(_POLL_MS))
                 if not ready and may_miss_some:
-                    may_miss_some = False
-                    self._fill(max(self._next, 0))
+                    known = self._next
+                    self._fill(max(known, 0))
+                    may_miss_some = self._next != known
                 if monitor in ready:
                     may_miss_some = True
                     if parse_monitor_message(monitor.recv_multipart())["event"] == (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from naiad.errors import NaiadError
-from naiad.llm.kv_events import BlockRemoved, BlockStored, KvEventPublisher
+from naiad.llm.kv_events import BlockRemoved, BlockStored, EventBatch, KvEventPublisher
 from naiad.router.kv_subscriber import KvEvent, KvSubscriber
 
 zmq = pytest.importorskip("zmq", reason="the extra kv-events brings it")
@@ -66,6 +66,18 @@ async def test_a_router_that_comes_later_gets_what_was_published_before(reader: 
     publisher.publish([stored(3)])
     assert (await reader.wait_for(4))[-1].block_hashes == (3,)
     assert "kv@here@m" in reader.topics
+    publisher.close()
+
+
+async def test_a_last_batch_that_was_lost_is_fetched_when_all_is_quiet(reader: Reader) -> None:
+    publisher = KvEventPublisher(reader.endpoint, reader.replay)
+    publisher.publish([stored(1)])
+    reader.start()
+    await reader.wait_for(1)
+    payload = publisher._encoder.encode(EventBatch(1.0, [stored(2)]))
+    publisher._sent.append(((1).to_bytes(8, "big"), payload))  # as if the subscription came later
+    publisher._number = 2
+    assert (await reader.wait_for(2))[-1].block_hashes == (2,)
     publisher.close()
 
 

@@ -9,12 +9,19 @@ Out: [tokens, heads * head_dim]; keys and values are in the cache. One-token row
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import Tensor
 
 from naiad.llm.models.operations import AttentionShape
 from naiad.llm.models.step_layout import Reach, StepLayout
+
+_MAX_LONE_VALUES = 1 << 20
+"""Up to so many keys and values, one thread is faster than two: threads that sleep while they wait
+need some 40 us to wake up, and a group takes four operations."""
 
 
 class PagedLayer:
@@ -31,9 +38,11 @@ class PagedLayer:
         )
         step = layout.step
         if not step.segments and len(layout.groups) == 1:
-            return self._attend_group(
-                query, layout.group_reach(layout.groups[0], shape, query.dtype), shape
-            )
+            reach = layout.group_reach(layout.groups[0], shape, query.dtype)
+            if reach.pages.numel() * self._pages.shape[1] > _MAX_LONE_VALUES:
+                return self._attend_group(query, reach, shape)
+            with _one_thread():
+                return self._attend_group(query, reach, shape)
         out = query.new_empty((query.shape[0], shape.num_heads * shape.head_dim))
         for group in layout.groups:
             reach = layout.group_reach(group, shape, query.dtype)
@@ -78,6 +87,16 @@ class PagedLayer:
             .unbind(0)
         )
         return key, value
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _attend_prompt(

@@ -3,6 +3,8 @@ checked against."""
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 from torch import Tensor
@@ -25,6 +27,11 @@ def apply_norm(x: Tensor, norm: Norm) -> Tensor:
     if norm.weight.dtype == x.dtype:
         return norm.weight * wide.to(x.dtype)
     return (norm.weight * wide).to(x.dtype)
+
+
+@functools.cache
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, device="cpu")
 
 
 def apply_activation(x: Tensor, activation: Activation, is_gated: bool) -> Tensor:
@@ -85,8 +92,13 @@ class TorchOperations:
         """As apply_norm, in fewer calls."""
         if norm.kind is not NormKind.RMS or x.dtype != norm.weight.dtype:
             return apply_norm(x, norm)
-        if x.dtype == torch.float32:
+        if x.dtype == torch.float32 and not x.is_cpu:
             return F.rms_norm(x, norm.weight.shape, norm.weight, norm.eps)
+        if x.dtype == torch.float32:
+            # In five operations; torch's rms_norm takes eight on a CPU.
+            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            scale = torch.addcmul(_number(norm.eps), length, length, value=1 / x.shape[-1]).rsqrt_()
+            return (x * scale).mul_(norm.weight)
         return F.rms_norm(x, norm.weight.shape, None, norm.eps).mul_(norm.weight)
 
     def linear(self, x: Tensor, linear: Linear) -> Tensor:
