@@ -49,6 +49,9 @@ class LogSettings(msgspec.Struct):
     log_json: bool = False
     should_escape: bool = True
     """False if TRITON_SERVER_ESCAPE_LOG_MESSAGES=0. JSON lines are always escaped."""
+    node: str = ""
+    replica: str = ""
+    """Fields of JSON lines: where the process runs in a cluster, and its name there."""
 
 
 class Line(NamedTuple):
@@ -224,7 +227,17 @@ def printed(instance: str, text: str, pid: int) -> None:
     """
     time_ns = time.time_ns()
     if settings.log_json:
-        line = json_line(INFO, time_ns, pid, "", 0, text, instance=instance)
+        line = json_line(
+            INFO,
+            time_ns,
+            pid,
+            "",
+            0,
+            text,
+            instance=instance,
+            node=settings.node,
+            replica=settings.replica,
+        )
     else:
         start = printed_head(time_ns, pid, instance, settings.log_format)
         line = f"{start}{quote(text) if settings.should_escape else escape_control(text)}\n"
@@ -315,7 +328,17 @@ def _text(
     details = details[:MAX_MESSAGE_CHARS]
     if settings.log_json:
         message = f"{message}\n{details}" if details else message
-        text = json_line(severity, time_ns, pid, file, line, message, request_id)
+        text = json_line(
+            severity,
+            time_ns,
+            pid,
+            file,
+            line,
+            message,
+            request_id,
+            node=settings.node,
+            replica=settings.replica,
+        )
     else:
         if request_id:
             message = f"[request id: {request_id}] {message}"

@@ -25,6 +25,9 @@ class LogLine(msgspec.Struct):
     request_id: str | msgspec.UnsetType = msgspec.UNSET
     instance: str | msgspec.UnsetType = msgspec.UNSET
     """The instance whose model printed the line; `file` is empty then."""
+    node: str | msgspec.UnsetType = msgspec.UNSET
+    replica: str | msgspec.UnsetType = msgspec.UNSET
+    """Where the process runs in a cluster, and its name there."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -58,6 +61,8 @@ def json_line(
     message: str,
     request_id: str = "",
     instance: str = "",
+    node: str = "",
+    replica: str = "",
 ) -> str:
     seconds, ns = divmod(time_ns, 1_000_000_000)
     stamp = f"{_iso_seconds(time.gmtime(seconds))}.{ns // 1000:06}Z"
@@ -72,6 +77,8 @@ def json_line(
                 message,
                 request_id or msgspec.UNSET,
                 instance or msgspec.UNSET,
+                node or msgspec.UNSET,
+                replica or msgspec.UNSET,
             )
         ).decode()
         return _LATE_CONTROL.sub(_escape_character, text) + "\n"
@@ -85,6 +92,8 @@ def json_line(
             _printable(message),
             _printable(request_id),
             _printable(instance),
+            _printable(node),
+            _printable(replica),
         )
 
 

@@ -13,8 +13,10 @@ from collections.abc import Collection, Mapping
 
 OWN_PREFIX = "NAIAD_"
 """Variables of the server itself: its options, keys of clients."""
-FOR_WORKERS = frozenset({"NAIAD_CACHE", "NAIAD_PDL", "NAIAD_SHORT_LAUNCH"})
-"""Variables with that prefix that backends read."""
+FOR_WORKERS = frozenset(
+    {"NAIAD_CACHE", "NAIAD_PDL", "NAIAD_SHORT_LAUNCH", "NAIAD_NODE_NAME", "NAIAD_REPLICA_NAME"}
+)
+"""Variables with that prefix that backends and models may read."""
 ALWAYS = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TZ", "LANG", "LANGUAGE", "LC_*"),
     *("TMPDIR", "XDG_*", "LD_*", "GLIBC_*", "MALLOC_*", "SSL_CERT_*", "PYTHON*", "VIRTUAL_ENV"),

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_SERIES = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)([ {])", re.MULTILINE)
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 COUNTER, GAUGE, HISTOGRAM, SUMMARY = "counter", "gauge", "histogram", "summary"
@@ -77,6 +79,36 @@ def page(blocks: Iterable[Block]) -> bytes:
                 )
                 parts += block.lines
     return "".join(parts).encode(errors="replace")
+
+
+def with_labels(text: bytes, labels: Mapping[str, str]) -> bytes:
+    """Adds labels to every series of a page. A series that has one of them keeps its own. Labels
+    without a value are not added."""
+    wanted = {name: value for name, value in labels.items() if value}
+    if not wanted:
+        return text
+    page = text.decode(errors="replace")
+    if not any(f'{name}="' in page for name in wanted):
+        added = label_text(wanted)
+        return _SERIES.sub(partial(_insert, added=added), page).encode()
+    lines = []
+    for line in page.splitlines(keepends=True):
+        added = label_text(
+            {
+                name: value
+                for name, value in wanted.items()
+                if not re.search(rf'[{{,]{name}="', line)
+            }
+        )
+        lines.append(_SERIES.sub(partial(_insert, added=added), line))
+    return "".join(lines).encode()
+
+
+def _insert(match: re.Match[str], added: str) -> str:
+    name, end = match.groups()
+    if not added:
+        return match.group()
+    return f"{name}{{{added}," if end == "{" else f"{name}{{{added}}} "
 
 
 def number(value: float) -> str:

@@ -14,7 +14,7 @@ from naiad import __version__, log
 from naiad.core.memory_budget import MemoryBudget
 from naiad.metrics.cache_metrics import CacheReading, cache_blocks
 from naiad.metrics.custom import CustomMetrics
-from naiad.metrics.exposition import COUNTER, GAUGE, Block, label_text, page
+from naiad.metrics.exposition import COUNTER, GAUGE, Block, label_text, page, with_labels
 from naiad.metrics.host import HostReading, HostSampler, host_blocks
 from naiad.metrics.key_metrics import KeyReading, key_blocks
 from naiad.metrics.loop_lag import LoopLag
@@ -52,6 +52,7 @@ class MetricsPage:
         self._budget = budget or MemoryBudget()
         self._loop_lag = loop_lag
         self._latency = latency_metrics(settings.metrics_config)
+        self._place = {"node": settings.node_name, "replica": settings.replica_name}
         self._pinned_bytes = settings.pinned_memory_pool_byte_size
         self.sampler = HostSampler(
             has_cpu=settings.allow_cpu_metrics,
@@ -74,7 +75,7 @@ class MetricsPage:
             blocks.setdefault(block.name, block)
             if blocks[block.name] is not block:
                 blocks[block.name].lines += block.lines
-        return page(blocks.values())
+        return with_labels(page(blocks.values()), self._place)
 
     def _own_blocks(self, series: Iterable[ModelSeries], reading: HostReading) -> list[Block]:
         models = ModelBlocks(series, self._latency, time.monotonic_ns())

@@ -17,5 +17,7 @@ def log_settings(settings: Settings, environ: Mapping[str, str]) -> LogSettings:
         log_verbose_level=settings.log_verbose,
         log_format=settings.log_format,
         log_json=settings.log_json,
+        node=settings.node_name,
+        replica=settings.replica_name,
         should_escape=environ.get("TRITON_SERVER_ESCAPE_LOG_MESSAGES") != "0",
     )

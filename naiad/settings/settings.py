@@ -52,6 +52,24 @@ seconds = value.at_least(0, value.real)
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     id: Annotated[str, SERVER("Name of this server in /v2 and in the start-up table.")] = "triton"
+    node_name: Annotated[
+        str,
+        SERVER(
+            "The machine's name in a cluster: the label `node` of all metrics and a field of JSON "
+            "log lines. `naiad cluster` sets it.",
+            is_extension=True,
+            metavar="NAME",
+        ),
+    ] = ""
+    replica_name: Annotated[
+        str,
+        SERVER(
+            "This server's name in a cluster: the label `replica` of all metrics and a field of "
+            "JSON log lines. `naiad cluster` sets it.",
+            is_extension=True,
+            metavar="NAME",
+        ),
+    ] = ""
     exit_timeout_secs: Annotated[
         int,
         SERVER(

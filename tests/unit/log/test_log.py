@@ -287,3 +287,14 @@ def test_repeated_failures_are_counted(capfd: pytest.CaptureFixture[str]) -> Non
     lines = written(capfd)[1].splitlines()
     assert len(lines) == 4
     assert '"47 more times within 10 s: the same failure"' in lines[-1]
+
+
+def test_json_lines_name_the_node_and_the_replica(capfd: pytest.CaptureFixture[str]) -> None:
+    log.configure(LogSettings(log_json=True, node="a", replica="d-1"))
+    log.info("ready")
+    log.printed("m_0", "from the model", 7)
+    lines = [json.loads(line) for line in written(capfd)[0].splitlines()]
+    assert [(line["node"], line["replica"]) for line in lines] == [("a", "d-1")] * 2
+    log.configure(LogSettings(log_json=True))
+    log.info("alone")
+    assert "node" not in json.loads(written(capfd)[0])

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from naiad.metrics.exposition import Block, label_text, number, page
+from naiad.metrics.exposition import Block, label_text, number, page, with_labels
 
 
 # Pairs seen on the page of Triton 2.51.
@@ -121,3 +121,29 @@ def test_text_that_is_not_unicode_does_not_break_the_page() -> None:
     block = Block("name", "gauge", "\udc80")
     block.add(label_text({"a": "\udcff"}), 1)
     assert b'name{a="?"} 1\n' in page([block])
+
+
+def test_labels_are_added_to_every_series() -> None:
+    text = (
+        b"# HELP a A\n# TYPE a counter\n"
+        b'a{model="x"} 1\na 2\nb_bucket{le="+Inf"} 3\nb_count 3\nc{name="} d{"} 4\n'
+    )
+    added = with_labels(text, {"node": 'n"1', "replica": "d-1", "empty": ""}).decode()
+    assert added.splitlines() == [
+        "# HELP a A",
+        "# TYPE a counter",
+        'a{node="n\\"1",replica="d-1",model="x"} 1',
+        'a{node="n\\"1",replica="d-1"} 2',
+        'b_bucket{node="n\\"1",replica="d-1",le="+Inf"} 3',
+        'b_count{node="n\\"1",replica="d-1"} 3',
+        'c{node="n\\"1",replica="d-1",name="} d{"} 4',
+    ]
+    assert with_labels(text, {"node": ""}) == text
+
+
+def test_a_series_keeps_a_label_of_its_own() -> None:
+    text = b'a{node="mine",other="1"} 1\na{other_node="x"} 2\n'
+    added = with_labels(text, {"node": "n", "replica": "r"}).decode()
+    assert added == (
+        'a{replica="r",node="mine",other="1"} 1\na{node="n",replica="r",other_node="x"} 2\n'
+    )

@@ -31,6 +31,8 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "console-max-upload-size": ("1048576", 1048576),
     "console-allow-pickle": ("true", True),
     "id": ("naiad", "naiad"),
+    "node-name": ("a", "a"),
+    "replica-name": ("d-1", "d-1"),
     "exit-timeout-secs": ("7", 7),
     "drain-delay-secs": ("2.5", 2.5),
     "busy-poll-us": ("50", 50),
