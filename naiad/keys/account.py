@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from naiad.core.identity import NO_LIMITS, Identity, KeyLimits
 from naiad.errors import Code, NaiadError
 from naiad.keys.window import DayCounter, MinuteWindow
@@ -24,6 +26,38 @@ MAX_IDLE_ACCOUNTS = 100_000
 RateFields: TypeAlias = list[tuple[str, int]]
 OnEnd: TypeAlias = "Callable[[MeteredAdmission, int], None]"
 """Called with (admission, status) when a request ends: the audit log."""
+
+
+class LimitPart(msgspec.Struct, frozen=True):
+    """The part of every limit that one of several processes allows, so that all of them together
+    allow the limit."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, limits: KeyLimits) -> KeyLimits:
+        """A limit below `count` cannot be divided: each process allows one then."""
+        if self.count == 1 or not limits.has_any:
+            return limits
+        return KeyLimits(
+            self._divide(limits.requests_per_minute),
+            self._divide(limits.tokens_per_minute),
+            self._divide(limits.max_parallel),
+            self._divide(limits.tokens_per_day),
+        )
+
+    def _divide(self, limit: int | None) -> int | None:
+        if not limit:
+            return limit
+        return max(1, limit // self.count + (self.index < limit % self.count))
+
+    @property
+    def note(self) -> str:
+        """What the error about a limit adds."""
+        return "" if self.count == 1 else f" here, at one of {self.count} routers"
+
+
+WHOLE = LimitPart()
 
 
 class EntranceFacts(NamedTuple):
@@ -147,12 +181,20 @@ class Account:
     """Limits and usage of one key."""
 
     def __init__(
-        self, identity: Identity, clock_s: Callable[[], float], on_end: OnEnd | None
+        self,
+        identity: Identity,
+        clock_s: Callable[[], float],
+        on_end: OnEnd | None,
+        part: LimitPart = WHOLE,
     ) -> None:
+        self._part = part
         self.key_id = identity.key_id
         self.clock_s = clock_s
         self.on_end = on_end
+        self.key_limits: KeyLimits = NO_LIMITS
+        """The limits of the key."""
         self.limits: KeyLimits = NO_LIMITS
+        """The part of them that this process allows."""
         self.is_plain = True
         """Requests of the key need no bookkeeping beyond `num_requests`."""
         self.num_requests = 0
@@ -166,7 +208,8 @@ class Account:
         self.set_limits(identity.limits)
 
     def set_limits(self, limits: KeyLimits) -> None:
-        self.limits = limits
+        self.key_limits = limits
+        self.limits = self._part.of(limits)
         self.is_plain = not limits.has_any and self.on_end is None
 
     def admit(self, identity: Identity, entrance: EntranceFacts) -> Admission | LimitError:
@@ -239,7 +282,7 @@ class Account:
 
     def _error(self, limit: str, wait_s: float) -> LimitError:
         return LimitError(
-            f"the API key '{self.key_id}' has reached its limit of {limit}",
+            f"the API key '{self.key_id}' has reached its limit of {limit}{self._part.note}",
             wait_s,
             self.rate_fields(),
         )
@@ -247,9 +290,14 @@ class Account:
 
 class Accounts:
     def __init__(
-        self, clock_s: Callable[[], float] = time.time, on_end: OnEnd | None = None
+        self,
+        clock_s: Callable[[], float] = time.time,
+        on_end: OnEnd | None = None,
+        part: LimitPart = WHOLE,
     ) -> None:
-        """`on_end` is called for every request that ends; None where nobody listens."""
+        """`on_end` is called for every request that ends; None where nobody listens. `part` is what
+        this process allows of every limit."""
+        self._part = part
         self._clock_s = clock_s
         self._on_end = on_end
         self.on_new: Callable[[Account], None] | None = None
@@ -265,11 +313,11 @@ class Accounts:
         if account is None:
             if len(self._accounts) >= self._sweep_at:
                 self._forget_idle()
-            account = Account(identity, self._clock_s, self._on_end)
+            account = Account(identity, self._clock_s, self._on_end, self._part)
             self._accounts[identity.key_id] = account
             if self.on_new is not None:
                 self.on_new(account)
-        elif account.limits is not identity.limits:
+        elif account.key_limits is not identity.limits:
             account.set_limits(identity.limits)
         return account
 

@@ -8,6 +8,8 @@
     POST   /router/replicas/NAME/resume   end a drain
     POST   /router/replicas/NAME/check    check its health now, e.g. after a model was loaded
     GET    /router/models                 per model: policy, and the replicas that may serve it now
+    GET    /router/nodes                  per machine: its replicas, their load, what is free there
+    GET    /router/targets                the replicas' metrics pages, for Prometheus' http_sd
 
 Rule: with API keys, a key needs the scope model-repository (statistics for the GET routes). Without
       keys only clients on this machine may use it, unless --remote-admin is given.
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -27,9 +29,9 @@ from naiad.frontends.http.response import respond_error, respond_json
 from naiad.frontends.http.routes import Entry, Names, RouteBuilder, simple
 from naiad.keys.api_class import MODEL_REPOSITORY, STATISTICS
 from naiad.router.breaker import BreakerState
-from naiad.router.config import ReplicaSpec
+from naiad.router.config import NodeSpec, ReplicaSpec
 from naiad.router.core import RouterCore
-from naiad.router.replica import Replica
+from naiad.router.replica import Replica, ReplicaState
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 
@@ -59,6 +61,8 @@ class AdminApi:
             Entry("POST", _REPLICA + "/resume", MODEL_REPOSITORY, act(self._resume)),
             Entry("POST", _REPLICA + "/check", MODEL_REPOSITORY, act(self._check)),
             Entry("GET", "/router/models", STATISTICS, act(self._models)),
+            Entry("GET", "/router/nodes", STATISTICS, act(self._nodes)),
+            Entry("GET", "/router/targets", STATISTICS, act(self._targets)),
         ]
 
     def _route(self, handle: Callable[[Exchange, Names], None]) -> RouteBuilder:
@@ -122,6 +126,54 @@ class AdminApi:
         ]
         respond_json(exchange, msgspec.json.encode({"models": rows}))
 
+    def _nodes(self, exchange: Exchange, names: Names) -> None:
+        rows = node_rows(self._core.config.node, list(self._core.fleet))
+        respond_json(exchange, msgspec.json.encode({"nodes": rows}))
+
+    def _targets(self, exchange: Exchange, names: Names) -> None:
+        rows = [
+            {
+                "targets": [replica.spec.http_address.authority],
+                "labels": {
+                    "node": replica.spec.node,
+                    "note": replica.spec.note,
+                    "replica": replica.name,
+                    "__scheme__": "https" if replica.spec.http_address.is_tls else "http",
+                },
+            }
+            for replica in self._core.fleet
+        ]
+        respond_json(exchange, msgspec.json.encode(rows))
+
+
+def node_rows(nodes: Sequence[NodeSpec], replicas: Sequence[Replica]) -> list[dict[str, Any]]:
+    """One row per machine, by name. Replicas whose machine has no name are counted by the host of
+    their address."""
+    known = {node.name: node for node in nodes}
+    by_node: dict[str, list[Replica]] = {name: [] for name in known}
+    for replica in replicas:
+        by_node.setdefault(replica.spec.node or replica.spec.http_address.host, []).append(replica)
+    return [
+        {
+            **msgspec.to_builtins(known.get(name) or NodeSpec(name)),
+            "replicas": [
+                {
+                    "name": replica.name,
+                    "state": "draining" if replica.is_draining else replica.state.value,
+                    "in_flight": replica.num_in_flight,
+                    "models": sorted(replica.models),
+                    "note": replica.spec.note,
+                }
+                for replica in own
+            ],
+            "ready": sum(
+                replica.state is ReplicaState.READY and not replica.is_draining for replica in own
+            ),
+            "in_flight": sum(replica.num_in_flight for replica in own),
+        }
+        for name, own in sorted(by_node.items())
+    ]
+
 
 def replica_row(replica: Replica) -> dict[str, Any]:
     now_s = time.monotonic()
@@ -129,6 +181,7 @@ def replica_row(replica: Replica) -> dict[str, Any]:
         "name": replica.name,
         "url": replica.spec.url,
         "grpc": replica.spec.grpc,
+        "node": replica.spec.node,
         "source": replica.source,
         "state": "draining" if replica.is_draining else replica.state.value,
         "health": replica.state.value,

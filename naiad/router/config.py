@@ -26,6 +26,10 @@ class ReplicaSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """HOST:PORT or grpcs://HOST:PORT; empty for a replica that has no gRPC port."""
     name: str = ""
     """The name in metrics, logs and the admin API; HOST:PORT of the URL if it is empty."""
+    node: str = ""
+    """The name of its machine, a label of its metrics; empty if there is none."""
+    note: str = ""
+    """A text for the admin API, such as why the replica is on its machine."""
     kv_events: str = ""
     """The ZeroMQ endpoint at which the engine publishes what its KV cache holds."""
     kv_replay: str = ""
@@ -42,6 +46,20 @@ class ReplicaSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     @property
     def full_name(self) -> str:
         return self.name or self.http_address.authority
+
+
+class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine, for the admin API. Routing does not depend on it."""
+
+    name: str
+    address: str = ""
+    state: str = ""
+    accelerator_type: str = ""
+    labels: dict[str, str] = {}
+    cpus: float = 0.0
+    gpus: float = 0.0
+    free_cpus: float = 0.0
+    free_gpus: float = 0.0
 
 
 class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,6 +110,7 @@ class RetryOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class RouterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replica: tuple[ReplicaSpec, ...] = ()
+    node: tuple[NodeSpec, ...] = ()
     policy: str = "least_load"
     model: dict[str, ModelSpec] = {}
     """The keys are patterns, as in a shell: `llama*`. The first pattern that matches counts."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from naiad import log
 from naiad.errors import NaiadError, unavailable
+from naiad.keys.account import Admission
 from naiad.keys.guard import unknown_model
 from naiad.router.config import ModelSpec, RouterConfig
 from naiad.router.fleet import Fleet
@@ -23,6 +24,7 @@ from naiad.router.policy import MakePolicy, ObservingPolicy, Policy, build_polic
 from naiad.router.replica import Replica, ReplicaState
 from naiad.router.retry_budget import RetryBudget
 from naiad.router.sequences import Sequences
+from naiad.router.token_usage import estimate_tensor_tokens, is_language
 
 if TYPE_CHECKING:
     from naiad.router.relay import Relay
@@ -97,6 +99,10 @@ class RouterCore:
             self._routings[model] = routing
         return routing
 
+    @property
+    def is_ready(self) -> bool:
+        return self.fleet.is_ready and not self.is_stopping
+
     # Decisions.
 
     def choose(self, relay: Relay) -> Replica | None:
@@ -168,6 +174,12 @@ class RouterCore:
         observer = relay.routing.observer
         if observer is not None:
             self._tell(relay, observer.on_first_byte, relay, replica, wait_s)
+
+    def reserve_tokens(self, admission: Admission | None, model: str, num_bytes: int) -> None:
+        """For a request of Triton's protocol to a language model. Raises NaiadError if the key has
+        too few tokens left."""
+        if admission is not None and admission.needs_tokens and is_language(model, self.fleet):
+            admission.reserve(estimate_tensor_tokens(num_bytes))
 
     def begin_wait(self, model: str) -> bool:
         """Counts a request that waits for a model that sleeps. False if it must not wait."""

@@ -5,23 +5,25 @@ Rule: the same as for HTTP (naiad.router.http_frontend).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from google.protobuf.message import Message
 
 from naiad.core.identity import Identity
 from naiad.core.memory_budget import MemoryBudget
 from naiad.errors import NaiadError, invalid_arg
 from naiad.frontends.grpc.frontend import API_CLASSES, HEALTH_SERVICE, MODEL_INFER, SERVICE
+from naiad.frontends.grpc.health import Health
 from naiad.frontends.grpc.reflection import Reflection
 from naiad.frontends.grpc.response import fail
 from naiad.frontends.grpc.unary import unary
 from naiad.keys import api_class
 from naiad.keys.guard import Entrance, read_text, unknown_model
 from naiad.pb import grpc_service_pb2 as pb
-from naiad.pb import health_pb2
 from naiad.router.core import RouterCore
 from naiad.router.grpc_relay import CallBlocks, GrpcRelay
 from naiad.router.grpc_stream import StreamRelay
-from naiad.router.http_frontend import RouterKeys, index_rows, not_forwarded
+from naiad.router.http_frontend import IndexRow, RouterKeys, index_rows, not_forwarded
 from naiad.router.request_fields import grpc_model, grpc_sequence
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.endpoint import GrpcEndpoint
@@ -64,6 +66,7 @@ class GrpcRouter:
             **dict.fromkeys(_ANYWHERE, self._anywhere),
         }
         reflection = Reflection()
+        health = Health(FleetHealth(self._core), GrpcOptions())
         return [
             Method(MODEL_INFER, api_class.INFERENCE, unary=self._infer),
             Method(
@@ -77,11 +80,8 @@ class GrpcRouter:
                 Method(f"{SERVICE}{name}", api, unary=own.get(name) or _refusal(name))
                 for name, api in API_CLASSES.items()
             ),
-            Method(
-                f"{HEALTH_SERVICE}Check",
-                api_class.HEALTH,
-                unary=unary(health_pb2.HealthCheckRequest, self._health),
-            ),
+            Method(f"{HEALTH_SERVICE}Check", api_class.HEALTH, unary=health.check),
+            Method(f"{HEALTH_SERVICE}Watch", api_class.HEALTH, unary=health.watch),
             *(
                 Method(
                     f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
@@ -99,6 +99,7 @@ class GrpcRouter:
             model, version = grpc_model(message, is_exact=self._has_keys)
             sequence = grpc_sequence(message)
             self._admit(call, model)
+            self._core.reserve_tokens(call.admission, model, len(message))
         except NaiadError as error:
             fail(call, error)
             return
@@ -141,10 +142,7 @@ class GrpcRouter:
         return pb.ServerLiveResponse(live=True)
 
     def _ready(self, request: pb.ServerReadyRequest, identity: Identity | None) -> Message:
-        return pb.ServerReadyResponse(ready=self._is_ready())
-
-    def _is_ready(self) -> bool:
-        return self._core.fleet.is_ready and not self._core.is_stopping
+        return pb.ServerReadyResponse(ready=self._core.is_ready)
 
     def _model_ready(self, request: pb.ModelReadyRequest, identity: Identity | None) -> Message:
         fleet = self._core.fleet
@@ -162,9 +160,28 @@ class GrpcRouter:
             ]
         )
 
-    def _health(self, request: health_pb2.HealthCheckRequest, identity: Identity | None) -> Message:
-        kinds = health_pb2.HealthCheckResponse
-        return kinds(status=kinds.SERVING if self._is_ready() else kinds.NOT_SERVING)
+
+class FleetHealth:
+    """What the health service asks, for all replicas together; see HealthCore."""
+
+    def __init__(self, core: RouterCore) -> None:
+        self._core = core
+
+    def repository_index(self, *, ready_only: bool) -> list[IndexRow]:
+        return index_rows(self._core, None, is_ready_only=ready_only)
+
+    def is_ready(self) -> bool:
+        return self._core.is_ready
+
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        core = self._core
+        return not core.is_stopping and bool(core.fleet.candidates(name, version))
+
+    def ask_ready(self, answer: Callable[[bool], None]) -> None:
+        answer(self.is_ready())
+
+    def ask_model_ready(self, name: str, version: str, answer: Callable[[bool], None]) -> None:
+        answer(self.is_model_ready(name, version))
 
 
 def _refusal(name: str) -> UnaryHandler:

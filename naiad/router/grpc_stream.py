@@ -71,6 +71,7 @@ class StreamRelay:
                 if not admission.identity.may_see(model):
                     raise unknown_model(model)
                 admission.note_model(model)
+                self.core.reserve_tokens(admission, model, len(message))
                 admission.end(Status.OK)
         except NaiadError as error:
             self.reject(error, message)

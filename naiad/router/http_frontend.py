@@ -25,6 +25,7 @@ from naiad.frontends.http.response import (
     respond_openai_error,
 )
 from naiad.frontends.http.routes import Entry, Names, RouteTable, simple
+from naiad.frontends.token_estimate import estimate_text_tokens
 from naiad.keys.api_class import (
     HEALTH,
     INFERENCE,
@@ -44,6 +45,7 @@ from naiad.router.core import ModelRouting, RouterCore
 from naiad.router.forward_head import ForwardHead
 from naiad.router.http_relay import HttpRelay
 from naiad.router.request_fields import json_sequence, openai_model
+from naiad.router.token_usage import UsageReader, estimate_openai_tokens
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.exchange import Exchange
@@ -94,7 +96,7 @@ class HttpRouter:
         memory = r"/v2/(?:system|cuda)sharedmemory(?:/.*)?"
         return [
             Entry("POST", _MODEL + "/infer", INFERENCE, self._infer),
-            Entry("POST", _MODEL + "/(?:generate|generate_stream)", INFERENCE, self._by_path),
+            Entry("POST", _MODEL + "/(?:generate|generate_stream)", INFERENCE, self._generate),
             Entry("GET", "/", PAGE, simple(_welcome)),
             Entry("GET", "/v2/health/live", HEALTH, simple(_live)),
             Entry("GET", "/v2/health/ready", HEALTH, simple(self._ready)),
@@ -139,6 +141,8 @@ class HttpRouter:
         json_bytes = int(length) if length.isdigit() and len(length) < 19 else 0
 
         def handle(exchange: Exchange) -> None:
+            if not self._may_use_tokens(exchange, model):
+                return
             sequence = json_sequence(exchange.body, json_bytes)
             HttpRelay(
                 core, core.routing(model), model, version, sequence, exchange, forward
@@ -156,6 +160,26 @@ class HttpRouter:
 
         return Route(handle)
 
+    def _generate(self, head: Head, names: Names) -> Route:
+        route = self._by_path(head, names)
+        model, forward = names["model"], route.handle
+
+        def handle(exchange: Exchange) -> None:
+            if self._may_use_tokens(exchange, model):
+                forward(exchange)
+
+        return Route(handle)
+
+    def _may_use_tokens(self, exchange: Exchange, model: str) -> bool:
+        """Reserves the tokens of a request of Triton's protocol, and responds if the key has too
+        few left."""
+        try:
+            self._core.reserve_tokens(exchange.admission, model, len(exchange.body))
+        except NaiadError as error:
+            respond_error(exchange, error)
+            return False
+        return True
+
     def _anywhere(self, head: Head, names: Names) -> Route:
         return self._by_path(head, {"model": "", "version": ""})
 
@@ -166,13 +190,14 @@ class HttpRouter:
         def handle(exchange: Exchange) -> None:
             try:
                 model = self._named_model(exchange)
+                usage = _reserve_openai(exchange)
             except OpenAiError as error:
                 respond_openai_error(exchange, error)
             except NaiadError as error:
                 respond_openai_error(exchange, from_core(error))
             else:
                 routing: ModelRouting = core.routing(model)
-                HttpRelay(core, routing, model, "", None, exchange, forward).begin()
+                HttpRelay(core, routing, model, "", None, exchange, forward, usage).begin()
 
         return Route(handle)
 
@@ -196,13 +221,10 @@ class HttpRouter:
     # What the router knows itself.
 
     def _ready(self, exchange: Exchange, names: Names) -> None:
-        respond_empty(exchange, 200 if self._is_ready() else 400)
+        respond_empty(exchange, 200 if self._core.is_ready else 400)
 
     def _health(self, exchange: Exchange, names: Names) -> None:
-        respond_empty(exchange, 200 if self._is_ready() else 503)
-
-    def _is_ready(self) -> bool:
-        return self._core.fleet.is_ready and not self._core.is_stopping
+        respond_empty(exchange, 200 if self._core.is_ready else 503)
 
     def _model_ready(self, exchange: Exchange, names: Names) -> None:
         fleet = self._core.fleet
@@ -265,6 +287,16 @@ def index_rows(
     return [
         row for _, row in sorted(rows.items()) if identity is None or identity.may_see(row.name)
     ]
+
+
+def _reserve_openai(exchange: Exchange) -> UsageReader | None:
+    """Returns None for a key without limits of tokens. Raises NaiadError."""
+    admission = exchange.admission
+    if admission is None or not admission.needs_tokens:
+        return None
+    body = bytes(exchange.body)
+    admission.reserve(estimate_openai_tokens(exchange.head.path.decode("latin-1"), body))
+    return UsageReader(admission, estimate_text_tokens(len(body)))
 
 
 def _wants_ready(body: bytes) -> bool:

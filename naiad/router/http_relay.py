@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from naiad.router.http_pool import UpstreamConnection
     from naiad.router.replica import Replica
     from naiad.router.sequences import SequenceStep
+    from naiad.router.token_usage import UsageReader
 
 _ERRORS = frozenset((500, 502, 504))
 _JOIN_BYTES = 64 * 1024
 
 
 class HttpRelay(Relay):
-    __slots__ = ("_exchange", "_forward", "_is_openai", "connection", "is_head_request")
+    __slots__ = ("_exchange", "_forward", "_is_openai", "_usage", "connection", "is_head_request")
 
     def __init__(
         self,
@@ -41,8 +42,11 @@ class HttpRelay(Relay):
         sequence: SequenceStep | None,
         exchange: Exchange,
         forward: ForwardHead,
+        usage: UsageReader | None = None,
     ) -> None:
+        """`usage` counts the tokens of the response; None where nobody needs them."""
         super().__init__(core, routing, model, version, sequence)
+        self._usage = usage
         self._exchange = exchange
         self._forward = forward
         self._is_openai = forward.is_openai
@@ -89,6 +93,8 @@ class HttpRelay(Relay):
             return
         self.note_response(is_error=head.status in _ERRORS)
         exchange = self._exchange
+        if self._usage is not None:
+            self._usage.on_whole(data[body_start:])
         if not head.is_transparent or not exchange.respond_rendered((data,), head.status):
             size = head.content_length if self.is_head_request else len(data) - body_start
             exchange.respond_parts(head.status, head.lines, [data[body_start:]], max(size, 0))
@@ -110,6 +116,8 @@ class HttpRelay(Relay):
         )
 
     def on_data(self, data: bytes) -> None:
+        if self._usage is not None:
+            self._usage.on_data(data)
         self._exchange.send_chunk(data)
 
     def on_end(self) -> None:

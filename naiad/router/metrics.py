@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from naiad.metrics.exposition import COUNTER, GAUGE, Block, label_text, page
+from naiad.metrics.exposition import COUNTER, GAUGE, Block, label_text, page, with_labels
 from naiad.metrics.loop_lag import LoopLag
 from naiad.router.breaker import BreakerState
 from naiad.router.core import RouterCore
-from naiad.router.replica import ReplicaState
+from naiad.router.replica import Replica, ReplicaState
 
 _REPLICA_COUNTERS = {
     "requests": "Requests sent to a replica, retries included",
@@ -37,9 +37,15 @@ _ROUTER_COUNTERS = {
 
 class RouterMetrics:
     def __init__(
-        self, core: RouterCore, lag: LoopLag, connections: Callable[[], dict[str, int]]
+        self,
+        core: RouterCore,
+        lag: LoopLag,
+        connections: Callable[[], dict[str, int]],
+        router_name: str = "",
     ) -> None:
-        """`connections` returns the open connections of clients by protocol."""
+        """`connections` returns the open connections of clients by protocol. `router_name` is a
+        label of all metrics; it may be empty."""
+        self._router_name = router_name
         self._core = core
         self._lag = lag
         self._connections = connections
@@ -73,7 +79,7 @@ class RouterMetrics:
         for key, help in _REPLICA_COUNTERS.items():
             counter = block(f"replica_{key}_total", COUNTER, help)
             for replica in replicas:
-                counter.add(label_text({"replica": replica.name}), replica.counters[key])
+                counter.add(label_text(_labels(replica)), replica.counters[key])
         in_flight = block("replica_in_flight", GAUGE, "Requests that a replica works on")
         up = block("replica_ready", GAUGE, "1 if a replica is ready and gets requests")
         breaker = block(
@@ -91,7 +97,7 @@ class RouterMetrics:
             "model_ejected", GAUGE, "1 while a replica gets no requests of a model as an outlier"
         )
         for replica in replicas:
-            label = label_text({"replica": replica.name})
+            label = label_text(_labels(replica))
             in_flight.add(label, replica.num_in_flight)
             is_up = replica.state is ReplicaState.READY and not replica.is_draining
             up.add(label, int(is_up))
@@ -99,7 +105,7 @@ class RouterMetrics:
             for model, record in replica.records.items():
                 if not model:
                     continue
-                both = label_text({"replica": replica.name, "model": model})
+                both = label_text({**_labels(replica), "model": model})
                 requests.add(both, record.total_requests + record.num_requests)
                 waits.add(both, record.total_duration_s + record.duration_s)
                 ejected.add(both, int(record.ejected_until_s > now_s))
@@ -109,4 +115,9 @@ class RouterMetrics:
             "Longest time that the event loop computed without a pause since the start",
         )
         busy.add("", self._lag.max_busy_s)
-        return page([*blocks, busy])
+        return with_labels(page([*blocks, busy]), {"router": self._router_name})
+
+
+def _labels(replica: Replica) -> dict[str, str]:
+    node = replica.spec.node
+    return {"replica": replica.name, "node": node} if node else {"replica": replica.name}

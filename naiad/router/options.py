@@ -21,7 +21,7 @@ class RouterOptions(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         REPLICAS(
             "A server to route to, e.g. http://10.0.0.1:8000,grpc=10.0.0.1:8001. Further fields: "
-            "name, kv_events, kv_replay. May be repeated.",
+            "name, node, kv_events, kv_replay. May be repeated.",
             metavar="URL[,grpc=HOST:PORT]...",
         ),
     ] = ()
@@ -57,6 +57,29 @@ class RouterOptions(msgspec.Struct, frozen=True, kw_only=True):
             is_switch=True,
         ),
     ] = False
+    num_routers: Annotated[
+        int,
+        LISTEN(
+            "Number of routers that clients use alike. Each allows its part of the limits of API "
+            "keys.",
+            parse=at_least(1, integer),
+        ),
+    ] = 1
+    router_index: Annotated[
+        int,
+        LISTEN("Place of this router among them, from 0.", parse=at_least(0, integer)),
+    ] = 0
+    router_name: Annotated[
+        str,
+        LISTEN(
+            "This router's name: the label `router` of all metrics, and the field `replica` of "
+            "JSON log lines.",
+            metavar="NAME",
+        ),
+    ] = ""
+    node_name: Annotated[
+        str, LISTEN("The machine's name: a field of JSON log lines.", metavar="NAME")
+    ] = ""
     http_server_cert: Annotated[
         str, LISTEN("Serve HTTP and gRPC with TLS: the certificate, in PEM.", metavar="FILE")
     ] = ""

@@ -26,12 +26,13 @@ from naiad.core.memory_budget import MemoryBudget
 from naiad.core.reread import Reread
 from naiad.errors import Code, NaiadError, invalid_arg
 from naiad.frontends.metrics import MetricsFrontend
-from naiad.keys.account import Accounts
+from naiad.keys.account import Accounts, LimitPart
 from naiad.keys.guard import Guard
 from naiad.keys.key_file import KeyFile
 from naiad.keys.key_table import KeyTable
 from naiad.keys.key_watch import KeyWatch
 from naiad.keys.keys import Keys
+from naiad.keys.usage_file import UsageFile, usage_path
 from naiad.machine.memory import machine_memory_bytes
 from naiad.metrics.loop_lag import LoopLag
 from naiad.router.admin import AdminApi
@@ -74,6 +75,8 @@ def run(options: RouterOptions) -> int:
             log_file=options.log_file,
             log_verbose_level=options.log_verbose,
             log_json=options.log_json,
+            node=options.node_name,
+            replica=options.router_name,
         )
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -173,6 +176,7 @@ class RouterProcess:
                 "http": len(self._http.endpoint.connections),
                 "grpc": len(self._grpc.endpoint.connections),
             },
+            options.router_name,
         )
         self._metrics = Http1Endpoint(
             MetricsFrontend(page.render, guard).route, Http1Limits(), budget=budget
@@ -400,12 +404,24 @@ def _read_key(path: str) -> str:
 
 def _build_keys(options: RouterOptions) -> Keys | None:
     """Raises NaiadError."""
+    if options.router_index >= options.num_routers:
+        raise invalid_arg(
+            f"--router-index is {options.router_index}, expected less than --num-routers, "
+            f"{options.num_routers}"
+        )
     if not options.api_key_file:
         return None
     table = KeyTable(())
     watch = KeyWatch(KeyFile(Path(options.api_key_file)), table)
     watch.load()
-    return Keys(Guard(table, accounts=Accounts()), watch)
+    part = LimitPart(options.router_index, options.num_routers)
+    accounts = Accounts(part=part)
+    path = usage_path(Path(options.api_key_file))
+    if part.count > 1:  # routers on one machine may share the key file, but not what they count
+        path = path.with_name(f"{path.name}-{part.index}")
+    usage = UsageFile(path, accounts, time.time)
+    usage.load()
+    return Keys(Guard(table, accounts=accounts), watch, usage)
 
 
 def _replica_tls(options: RouterOptions) -> Callable[[], ssl.SSLContext]:

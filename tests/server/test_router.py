@@ -18,16 +18,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tritonclient.utils import InferenceServerException
 
+from naiad.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tests.attacks.router_kills import Load, attack
 from tests.certificates import make_certificates
 from tests.server.gates import HttpCall, eventually
-from tests.server.harness import naiad_command, naiad_environment
+from tests.server.harness import free_ports, naiad_command, naiad_environment
 from tests.server.router_fleet import Fleet, fleet, infer_body, read_outputs, write_repository
 
 
@@ -213,6 +215,46 @@ def test_metrics_are_those_of_replicas(pair: Fleet) -> None:
 
 
 # Faults.
+
+
+def test_prometheus_finds_the_replicas_by_the_router(pair: Fleet) -> None:
+    rows = json.loads(pair.router.get("/router/targets")[1])
+    assert {row["labels"]["replica"] for row in rows} == {"a", "b"}
+    for row in rows:
+        [target] = row["targets"]
+        with urllib.request.urlopen(f"http://{target}/metrics", timeout=60) as response:
+            assert b"nv_inference_count" in response.read()
+    [node] = json.loads(pair.router.get("/router/nodes")[1])["nodes"]
+    assert (node["name"], node["ready"]) == ("127.0.0.1", 2)
+
+
+def test_health_is_watched_over_grpc(pair: Fleet, repository: Path) -> None:
+    one = Fleet(repository)
+    one._ports = {"gone": free_ports(), **pair._ports}
+    one.route(one.flag("gone"))
+    channel = grpc.insecure_channel(one.router.grpc)
+    stub = channel.unary_stream(
+        "/grpc.health.v1.Health/Watch",
+        request_serializer=HealthCheckRequest.SerializeToString,
+        response_deserializer=HealthCheckResponse.FromString,
+    )
+    try:
+        watches = [stub(HealthCheckRequest(service=name)) for name in ("", "plus_one")]
+        for watch in watches:
+            assert next(watch).status == HealthCheckResponse.NOT_SERVING
+        spec = {"url": f"http://{pair.servers['a'].http}", "grpc": pair.servers["a"].grpc}
+        assert one.router.post("/router/replicas", {**spec, "name": "a"})[0] == 201
+        for watch in watches:
+            assert next(watch).status == HealthCheckResponse.SERVING
+        one.router.signal(signal.SIGTERM)
+        for watch in watches:
+            assert next(watch).status == HealthCheckResponse.NOT_SERVING
+            with pytest.raises(grpc.RpcError) as caught:
+                next(watch)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    finally:
+        channel.close()
+        one.stop()
 
 
 def test_loses_nothing_when_replicas_are_killed(repository: Path) -> None:

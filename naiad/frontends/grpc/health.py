@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from naiad.frontends.core import Core
 from naiad.frontends.grpc.response import reply
 from naiad.frontends.grpc.unary import parse
 from naiad.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -25,8 +25,27 @@ MAX_SENT_PER_TURN = 200
 _Serving = HealthCheckResponse.ServingStatus
 
 
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class HealthCore(Protocol):
+    """What health needs to know: of the server, or of a router."""
+
+    def repository_index(self, *, ready_only: bool) -> Sequence[_Named]: ...
+
+    def is_ready(self) -> bool: ...
+
+    def is_model_ready(self, name: str, version: str = "") -> bool: ...
+
+    def ask_ready(self, answer: Callable[[bool], None]) -> None: ...
+
+    def ask_model_ready(self, name: str, version: str, answer: Callable[[bool], None]) -> None: ...
+
+
 class Health:
-    def __init__(self, core: Core, options: GrpcOptions) -> None:
+    def __init__(self, core: HealthCore, options: GrpcOptions) -> None:
         self._core = core
         self._watches = Watches(self, options)
 

@@ -11,7 +11,7 @@ import pytest
 from naiad.core.identity import Identity, KeyLimits
 from naiad.errors import NaiadError
 from naiad.keys import account as account_module
-from naiad.keys.account import Accounts, Admission, EntranceFacts, LimitError
+from naiad.keys.account import Accounts, Admission, EntranceFacts, LimitError, LimitPart
 from naiad.keys.api_class import INFERENCE
 from naiad.keys.guard import Gate, read_text
 from naiad.keys.window import MinuteWindow
@@ -273,3 +273,30 @@ def test_idle_accounts_are_forgotten_when_there_are_many(
         accounts.of(Identity(f"user-{number}"))
     assert accounts.of(Identity("busy", limits=limits)) is busy
     assert len(accounts.all()) <= 4
+
+
+def test_parts_of_a_limit_add_up_to_it() -> None:
+    limits = KeyLimits(10, 1001, 3, None)
+    for count in (1, 2, 3):
+        parts = [LimitPart(index, count).of(limits) for index in range(count)]
+        assert sum(part.requests_per_minute or 0 for part in parts) == 10
+        assert sum(part.tokens_per_minute or 0 for part in parts) == 1001
+        assert sum(part.max_parallel or 0 for part in parts) == 3
+        assert {part.tokens_per_day for part in parts} == {None}
+
+
+def test_a_limit_that_cannot_be_divided_is_one_for_each() -> None:
+    parts = [LimitPart(index, 3).of(KeyLimits(2, None, 1, 0)) for index in range(3)]
+    assert [part.requests_per_minute for part in parts] == [1, 1, 1]
+    assert [part.max_parallel for part in parts] == [1, 1, 1]
+    assert [part.tokens_per_day for part in parts] == [0, 0, 0], "nothing stays nothing"
+
+
+def test_a_part_follows_a_change_of_the_key() -> None:
+    accounts = Accounts(lambda: 0.0, part=LimitPart(0, 2))
+    before = Identity("k", limits=KeyLimits(10))
+    account = accounts.of(before)
+    assert account.limits.requests_per_minute == 5
+    assert accounts.of(before) is account
+    accounts.of(Identity("k", limits=KeyLimits(20)))
+    assert account.limits.requests_per_minute == 10

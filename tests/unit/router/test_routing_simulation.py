@@ -21,6 +21,7 @@ def test_prefix_reaches_its_goals(shape: str, num_requests: int) -> None:
 
 def test_a_hot_prefix_does_not_pile_up() -> None:
     found = results("hot_prefix", 150)
+    assert check("hot_prefix", found) == []
     # Every cache has the prefix soon, so that the median is a hit with every policy.
-    assert check("hot_prefix", found) == ["median above half of round_robin's"]
+    assert found["prefix"].median_ms > found["round_robin"].median_ms / 2
     assert found["prefix"].busiest < 0.4
