@@ -31,9 +31,10 @@ class ServerActor:
         self._refusal = ""
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            config = self._folder / "config.json"
-            if not config.exists():
-                write_file(config, b"{}")
+            # A supervisor that Ray starts again keeps what the controller has written since.
+            for name, content in {"config.json": b"{}", **spec.files}.items():
+                if not (self._folder / name).exists():
+                    write_file(self._folder / name, content)
             self._supervisor = Supervisor(spec, Path(folder))
         except NaiadError as error:
             self._refusal = error.message
@@ -44,8 +45,8 @@ class ServerActor:
         """A text says why the node cannot run the server."""
         return self._refusal if self._supervisor is None else self._supervisor.report()
 
-    def write(self, content: bytes) -> None:
-        write_file(self._folder / "config.json", content)
+    def write(self, file: str, content: bytes) -> None:
+        write_file(self._folder / file, content)
 
     def last_lines(self, count: int) -> str:
         return last_lines(self._folder / "log.txt", count) or self._refusal
@@ -72,7 +73,7 @@ class ControllerActor:
         """Returns an error, or ""."""
         with self._lock:
             try:
-                self._controller.apply(parse_spec(data, suffix, name))
+                self._controller.apply(parse_spec(data, suffix, name).in_folder(Path(name).parent))
             except NaiadError as error:
                 return error.message
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from pathlib import Path
@@ -17,6 +18,8 @@ from naiad.errors import NaiadError, invalid_arg
 from naiad.tools.command_context import CONTEXT
 
 CONTROLLER = "naiad-controller"
+HEAD_MARK = "node:__internal_head__"
+"""A resource that Ray gives to its head node."""
 LABEL_HELP = "A label of this node for placement, KEY=VALUE. May be repeated."
 
 
@@ -40,16 +43,53 @@ def command() -> None:
 def start(address: str, port: int, name: str, labels: tuple[str, ...]) -> int:
     """Make a cluster with this machine as its head, or start its head again."""
     ray_node.require_ray()
-    own = address or _own_address()
+    ray_node.check_port(port)
+    own = ray_node.check_address(address) if address else _own_address()
     token = ray_node.make_token()
     if not _is_open(own, port):
         ray_node.start_head(own, port, name, _labels(labels), token)
     ray_node.connect(f"{own}:{port}")
     (ray_node.state_folder() / "head").write_text(f"{own}:{port}")
     start_controller()
-    click.echo(f"The cluster's head is {own}:{port}. To add a machine, copy the token there, then:")
-    click.echo(f"  naiad cluster join {own}:{port} --token-file TOKEN   # a copy of {token}")
+    click.echo(f"The cluster's head is {own}:{port}.")
+    if ray_node.is_loopback(own):
+        click.echo("Other machines cannot join it: its address is on this machine only.")
+    else:
+        click.echo("To add a machine, copy the token there, then:")
+        click.echo(f"  naiad cluster join {own}:{port} --token-file TOKEN   # a copy of {token}")
     click.echo("Next: naiad cluster apply FILE")
+    return 0
+
+
+@command.command("attach", context_settings=CONTEXT)
+@click.option(
+    "--address",
+    default="auto",
+    show_default=True,
+    metavar="HEAD:PORT",
+    help="Address of Ray's head; auto finds the one on this machine.",
+)
+@click.option("--timeout", default=300.0, show_default=True, help="Seconds to wait for Ray.")
+def attach(address: str, timeout: float) -> int:
+    """Use a Ray cluster that something else runs, such as KubeRay.
+
+    Run it on Ray's head. Ray must have token authentication: the token is read from RAY_AUTH_TOKEN,
+    or from the file that RAY_AUTH_TOKEN_PATH names.
+    """
+    ray_node.require_ray()
+    ray_node.take_environment_token()
+    deadline_s = time.monotonic() + timeout
+    while True:
+        try:
+            ray_node.connect(address)
+            break
+        except NaiadError:
+            if time.monotonic() > deadline_s:
+                raise
+        time.sleep(1.0)
+    (ray_node.state_folder() / "head").write_text(address)
+    start_controller()
+    click.echo(f"The cluster uses Ray at {address}. Next: naiad cluster apply FILE")
     return 0
 
 
@@ -69,10 +109,16 @@ def join(
     host, _, port = head.rpartition(":")
     if not host or not port.isdigit():
         raise invalid_arg(f"'{head}' is not HEAD:PORT, such as 10.0.0.1:{ray_node.DEFAULT_PORT}")
+    if ray_node.is_loopback(host):
+        raise invalid_arg(
+            f"'{host}' is an address of this machine only: give the address that "
+            "`naiad cluster start` has shown on the head"
+        )
     if not _is_open(host, int(port)):
         raise invalid_arg(f"nothing listens at {head}: run `naiad cluster start` on the head first")
     token = ray_node.take_token(token_file or ray_node.token_path())
-    ray_node.join_head(head, address, name, _labels(labels), token)
+    own = ray_node.check_address(address) if address else ""
+    ray_node.join_head(head, own, name, _labels(labels), token)
     (ray_node.state_folder() / "head").write_text(head)
     click.echo(f"This machine is part of the cluster at {head}.")
     return 0
@@ -85,7 +131,7 @@ def join(
 def apply(file: Path, wait: bool, timeout: float) -> int:
     """Bring about what a cluster file says: TOML, YAML or JSON."""
     read_spec(file)
-    _raise(_call("apply", file.read_bytes(), file.suffix, str(file)))
+    _raise(_call("apply", file.read_bytes(), file.suffix, str(file.resolve())))
     return _follow(timeout) if wait else 0
 
 
@@ -110,7 +156,10 @@ def status(as_json: bool) -> int:
 @click.argument("name")
 @click.option("--lines", default=50, show_default=True)
 def logs(name: str, lines: int) -> int:
-    """Show the last lines of a replica, of all of a deployment's, or of the `router`."""
+    """Show the last lines of a replica, of all of a deployment's, or of the `router`.
+
+    Each line begins with [NODE/REPLICA].
+    """
     text, error = _call("last_lines", name, lines)
     _raise(error)
     click.echo(text)
@@ -120,9 +169,22 @@ def logs(name: str, lines: int) -> int:
 @command.command("drain", context_settings=CONTEXT)
 @click.argument("node")
 @click.option("--undo", is_flag=True, help="Let the node have replicas again.")
-def drain(node: str, undo: bool) -> int:
+@click.option("--wait", is_flag=True, help="Wait until the node has no replicas.")
+@click.option("--timeout", default=600.0, show_default=True, help="Seconds to wait.")
+def drain(node: str, undo: bool, wait: bool, timeout: float) -> int:
     """Move all replicas away from a node, without a failed request."""
     _raise(_call("drain", node, not undo))
+    deadline_s = time.monotonic() + timeout
+    while wait and not undo:
+        left = _replicas_on(node, _call("status"))
+        if not left:
+            break
+        if time.monotonic() > deadline_s:
+            click.echo(
+                f"error: the node still has {', '.join(left)} after {timeout:.0f} s", err=True
+            )
+            return 1
+        time.sleep(0.5)
     return 0
 
 
@@ -144,9 +206,22 @@ def down(grace: float) -> int:
     return 0
 
 
+def _replicas_on(node: str, found: dict[str, Any]) -> list[str]:
+    return [
+        name
+        for row in found["nodes"]
+        if node in (row["name"], row["address"])
+        for name in row["replicas"]
+    ]
+
+
 def describe(found: dict[str, Any]) -> str:
     router = found["router"]
     lines = [f"router  {router['state']}  {router['http']}  grpc {router['grpc']}"]
+    if len(router["routers"]) > 1:
+        lines += [
+            f"    {row['name']}  {row['state']}  on {row['node']}" for row in router["routers"]
+        ]
     for node in found["nodes"]:
         total, free = node["total"], node["free"]
         lines.append(
@@ -163,6 +238,8 @@ def describe(found: dict[str, Any]) -> str:
             lines += [f"    {part.strip()}" for part in deployment["problem"].split(";")]
         for replica in deployment["replicas"]:
             why = replica["reason"] or replica["placed_because"]
+            if replica["ejected_models"]:
+                why = f"the router sends it no requests of {replica['ejected_models']:g} models"
             lines.append(
                 f"    {replica['name']}  {replica['state']}  on {replica['node']}  "
                 f"{replica['in_flight']:g} requests  {replica['url']}  ({why})"
@@ -178,7 +255,7 @@ def _follow(timeout_s: float) -> int:
     time.sleep(1.5)  # The controller looks once a second.
     while True:
         found = _call("status")
-        text = "\n".join(describe(found).splitlines()[1 + len(found["nodes"]) :])
+        text = "\n".join(describe({**found, "nodes": []}).splitlines()[1:])
         if text != shown:
             click.echo(text)
             shown = text
@@ -201,7 +278,10 @@ def start_controller() -> None:
 
     from naiad.cluster.actors import ControllerActor
 
-    head = ray.get_runtime_context().get_node_id()
+    head = next(
+        (row["NodeID"] for row in ray.nodes() if row["Alive"] and HEAD_MARK in row["Resources"]),
+        ray.get_runtime_context().get_node_id(),
+    )
     handle = (
         ray.remote(ControllerActor)
         .options(
@@ -226,10 +306,7 @@ def start_controller() -> None:
 def _call(method: str, *arguments: object, timeout_s: float = 60.0) -> Any:
     """Calls the controller. Raises NaiadError."""
     if not ray_node.is_connected():
-        file = ray_node.state_folder() / "head"
-        if not file.exists():
-            raise invalid_arg("this machine belongs to no cluster: `naiad cluster start` makes one")
-        ray_node.connect(file.read_text().strip())
+        ray_node.connect(_head_address())
     import ray
 
     try:
@@ -241,6 +318,18 @@ def _call(method: str, *arguments: object, timeout_s: float = 60.0) -> Any:
             f"the controller does not answer: {first[0] if first else error}. What serves goes "
             "on; `naiad cluster start` on the head starts the controller again"
         ) from None
+
+
+def _head_address() -> str:
+    """Raises NaiadError."""
+    file = ray_node.state_folder() / "head"
+    if file.exists():
+        return file.read_text().strip()
+    # A pod of KubeRay that runs no head: KubeRay sets these.
+    if os.environ.get("RAY_ADDRESS") and os.environ.get("RAY_AUTH_TOKEN"):
+        ray_node.take_environment_token()
+        return os.environ["RAY_ADDRESS"]
+    raise invalid_arg("this machine belongs to no cluster: `naiad cluster start` makes one")
 
 
 def _raise(error: str) -> None:

@@ -21,14 +21,14 @@ from naiad.cluster.autoscale import Autoscaler, LoadSample
 from naiad.cluster.machines import Machines, ServerGone, ServerRefused
 from naiad.cluster.placement import Node, PlacementPolicy, load_policy
 from naiad.cluster.plan import Plan, ReplicaRecord, ReplicaState, make_plan
-from naiad.cluster.resources import Resources
 from naiad.cluster.router_load import RouterLoad, quantile
+from naiad.cluster.routers import ROUTER, RouterRecord, Routers
 from naiad.cluster.spec import ClusterSpec, DeploymentSpec, RouterSpec, seconds
 from naiad.cluster.supervisor import ServerReport, ServerSpec
 from naiad.errors import NaiadError, invalid_arg
 from naiad.files.private_folder import private_folder, write_file
+from naiad.keys.key_file import KeyFile
 
-ROUTER = "router"
 UNFIT_S = 60.0
 MAX_PAUSE_S = 60.0
 FIRST_PAUSE_S = 1.0
@@ -46,6 +46,7 @@ class ControllerState(msgspec.Struct, kw_only=True):
     spec: ClusterSpec = ClusterSpec()
     previous: ClusterSpec | None = None
     replicas: list[ReplicaRecord] = []
+    routers: list[RouterRecord] = []
     node_names: dict[str, str] = {}
     """By id of a node: its name. An id ends with Ray's process, a name stays."""
     draining: set[str] = set()
@@ -61,14 +62,15 @@ class Controller:
         machines: Machines,
         folder: Path,
         head_id: str,
-        read_router: Callable[[int], RouterLoad],
+        read_router: Callable[[str, int], RouterLoad],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`head_id` is the node of the router. `read_router` reads the router's metrics port."""
+        """`head_id` is the node of the first router. `read_router` reads the load that a router
+        reports at an address and a port."""
         self._machines = machines
         self._path = private_folder(folder) / "state.json"
         self._head_id = head_id
-        self._read_router = read_router
+        self._routers = Routers(machines, head_id, read_router)
         self._clock = clock
         self._state = self._read_state()
         self._troubles: dict[tuple[str, str], Trouble] = {}
@@ -79,7 +81,6 @@ class Controller:
         self._load = RouterLoad()
         self._reports: dict[str, ServerReport] = {}
         self._problems: dict[str, str] = {}
-        self._router_config = b""
         self._rows: dict[str, dict[str, str]] = {}
         self._was_seen: set[str] = set()
         self._first_token: dict[str, dict[str, float]] = {}
@@ -93,6 +94,8 @@ class Controller:
         for deployment in spec.deployment:
             if name := deployment.placement.policy:
                 policies[name] = load_policy(name)
+        if spec.router.api_key_file:
+            KeyFile(Path(spec.router.api_key_file)).read()
         state = self._state
         if state.spec.deployment and spec.router != state.spec.router:
             raise invalid_arg(
@@ -154,15 +157,23 @@ class Controller:
 
     def last_lines(self, name: str, count: int) -> str:
         """`name` is a replica's or a deployment's. Raises NaiadError."""
-        names = [
-            each.name for each in self._state.replicas if name in (each.name, each.deployment)
-        ] or ([name] if name == ROUTER else [])
-        if not names:
-            raise invalid_arg(f"there is no replica or deployment '{name}'")
-        parts = []
-        for each in names:
-            parts += [f"== {each} ==", self._machines.last_lines(each, count)]
-        return "\n".join(parts)
+        state = self._state
+        servers = [
+            (each.name, each.node_id)
+            for each in state.replicas
+            if name in (each.name, each.deployment)
+        ]
+        servers += [
+            (each.name, each.node_id) for each in state.routers if name in (each.name, ROUTER)
+        ]
+        if not servers:
+            raise invalid_arg(f"there is no replica, router or deployment '{name}'")
+        lines = []
+        for server, node_id in servers:
+            mark = f"[{state.node_names.get(node_id, node_id)}/{server}]"
+            text = self._machines.last_lines(server, count)
+            lines += [f"{mark} {line}".rstrip() for line in text.splitlines()]
+        return "\n".join(lines)
 
     @property
     def router_spec(self) -> RouterSpec:
@@ -172,7 +183,7 @@ class Controller:
     def is_settled(self) -> bool:
         """True if everything is as the file says."""
         state = self._state
-        if state.spec.deployment and not self._is_router_ready():
+        if state.spec.deployment and not self._are_routers_ready():
             return False
         return (
             not self._problems
@@ -197,8 +208,8 @@ class Controller:
         nodes = self._nodes()
         self._greet(nodes)
         self._read_reports(now_s, nodes)
-        self._keep_router(nodes)
-        self._read_load(now_s)
+        self._keep_routers(nodes)
+        self._read_load(now_s, nodes)
         plan = make_plan(
             self._state.spec, self._wanted, self._state.replicas, nodes, self._policies
         )
@@ -244,8 +255,7 @@ class Controller:
             self._was_seen.add(node.id)
             self._state.node_names[node.id] = node.name
             keep = {each.name for each in self._state.replicas if each.node_id == node.id}
-            if node.id == self._head_id:
-                keep.add(ROUTER)
+            keep |= {each.name for each in self._state.routers if each.node_id == node.id}
             self._machines.sweep(node.id, frozenset(keep))
 
     def _adopt_records(self) -> None:
@@ -253,6 +263,10 @@ class Controller:
         so that what runs there goes on."""
         state = self._state
         ids = {node.name: node.id for node in self._machines.nodes()}
+        for router in state.routers:
+            name = state.node_names.get(router.node_id, "")
+            is_first = router.index == 0
+            router.node_id = self._head_id if is_first else ids.get(name, router.node_id)
         for replica in state.replicas:
             name = state.node_names.get(replica.node_id, "")
             replica.node_id = ids.get(name, replica.node_id)
@@ -326,9 +340,9 @@ class Controller:
         self._machines.stop(replica.name, 0.0)
         self._write_state()
 
-    def _read_load(self, now_s: float) -> None:
+    def _read_load(self, now_s: float, nodes: Sequence[Node]) -> None:
         spec = self._state.spec
-        self._load = self._read_router(spec.router.metrics_port)
+        self._load = self._routers.load(spec.router, nodes, self._state.routers)
         for deployment in spec.deployment:
             own = [each for each in self._state.replicas if each.deployment == deployment.name]
             if deployment.autoscaling is None:
@@ -407,8 +421,9 @@ class Controller:
             chosen.append("--model-control-mode=explicit")
             chosen += [f"--load-model={model}" for model in deployment.models]
         environment = dict(deployment.environment)
-        environment["NAIAD_REPLICA"] = replica.name
-        environment["NAIAD_NODE"] = node.name
+        # Options of the server, which its models can read as well.
+        environment["NAIAD_NODE_NAME"] = node.name
+        environment["NAIAD_REPLICA_NAME"] = replica.name
         if self._state.spec.router.api_key_file:
             environment["NAIAD_API_KEY"] = self._state.secret
         return ServerSpec(
@@ -429,6 +444,7 @@ class Controller:
             address=node.address,
             repository=deployment.repository,
             version=__version__,
+            hang_timeout_s=seconds(deployment.hang_timeout, "hang_timeout"),
         )
 
     def _stop_drained(self, now_s: float) -> None:
@@ -449,51 +465,20 @@ class Controller:
             state.replicas.remove(replica)
             self._write_state()
 
-    # The router.
+    # The routers.
 
-    def _keep_router(self, nodes: Sequence[Node]) -> None:
-        spec = self._state.spec
-        if not spec.deployment or ROUTER in self._machines.reports():
+    def _keep_routers(self, nodes: Sequence[Node]) -> None:
+        state = self._state
+        if not state.spec.deployment:
             return
-        if all(node.id != self._head_id for node in nodes):
-            return
-        router = spec.router
-        arguments = [
-            "router",
-            "--config={folder}/config.json",
-            f"--http-address={router.address}",
-            f"--grpc-address={router.address}",
-            "--http-port={http}",
-            "--grpc-port={grpc}",
-            "--metrics-port={metrics}",
-        ]
-        if router.api_key_file:
-            arguments += [
-                f"--api-key-file={router.api_key_file}",
-                f"--replica-key-file={self._secret_file()}",
-            ]
-        self._machines.start(
-            ServerSpec(
-                name=ROUTER,
-                arguments=(*arguments, *router.arguments),
-                address=router.address,
-                ports={
-                    "http": router.http_port,
-                    "grpc": router.grpc_port,
-                    "metrics": router.metrics_port,
-                },
-                version=__version__,
-            ),
-            self._head_id,
-            Resources(),
-        )
-        self._router_config = b""
-        self._write_router_config()
+        if self._routers.place(state.spec.router, nodes, state.routers, self._router_name):
+            self._write_state()
+        self._routers.start(state.spec.router, state.secret, nodes, state.routers)
 
-    def _secret_file(self) -> Path:
-        path = self._path.with_name("replica-key")
-        write_file(path, self._state.secret.encode())
-        return path
+    def _router_name(self) -> str:
+        number = self._state.next_number
+        self._state.next_number += 1
+        return f"{ROUTER}-{number}"
 
     def _write_router_config(self) -> None:
         if not self._state.spec.deployment:
@@ -516,6 +501,8 @@ class Controller:
                     "name": replica.name,
                     "url": f"http://{node.address}:{report.ports['http']}",
                     "grpc": f"{node.address}:{report.ports['grpc']}",
+                    "node": node.name,
+                    "note": replica.placed_because,
                 }
             )
         self._rows = {row["name"]: row for row in rows}
@@ -535,28 +522,33 @@ class Controller:
         content = msgspec.json.encode(
             {
                 "replica": rows,
+                "node": [_node_row(node) for node in nodes.values()],
                 "policy": spec.router.policy,
                 "model": models,
                 "asleep": asleep,
                 "max_wait_s": seconds(spec.router.max_wait, "max_wait"),
             }
         )
-        if content != self._router_config:
-            self._machines.write(ROUTER, content)
-            self._router_config = content
+        self._routers.write(spec.router, self._state.routers, content)
 
-    def _is_router_ready(self) -> bool:
-        report = self._reports.get(ROUTER)
-        return report is not None and report.is_running
+    def _are_routers_ready(self) -> bool:
+        records = self._state.routers
+        reports = [self._reports.get(record.name) for record in records]
+        return len(records) == self._state.spec.router.count and all(
+            report is not None and report.is_running for report in reports
+        )
 
     def _router_status(self) -> dict[str, Any]:
-        router = self._state.spec.router
-        report = self._reports.get(ROUTER)
+        state = self._state
+        router = state.spec.router
+        rows = self._routers.status(router, state.routers, state.node_names, self._reports)
+        is_running = any(row["state"] == "running" for row in rows)
         return {
-            "state": "running" if report is not None and report.is_running else "away",
+            "state": "running" if is_running else "away",
             "http": f"http://{router.address}:{router.http_port}",
             "grpc": f"{router.address}:{router.grpc_port}",
             "metrics": f"http://{router.address}:{router.metrics_port}/metrics",
+            "routers": rows,
         }
 
     def _deployment_status(self, deployment: DeploymentSpec) -> dict[str, Any]:
@@ -578,21 +570,30 @@ class Controller:
                     "revision": each.revision,
                     "since_s": each.since_s,
                     "in_flight": self._load.in_flight.get(each.name, 0.0),
+                    "ejected_models": self._load.ejected.get(each.name, 0.0),
                     **self._process_status(each.name),
                     "url": self._rows.get(each.name, {}).get("url", ""),
+                    "metrics": self._metrics_url(each.name),
                 }
                 for each in own
             ],
         }
 
+    def _metrics_url(self, replica: str) -> str:
+        report, row = self._reports.get(replica), self._rows.get(replica)
+        if report is None or row is None:
+            return ""
+        return f"{row['url'].rpartition(':')[0]}:{report.ports['metrics']}/metrics"
+
     def _process_status(self, replica: str) -> dict[str, Any]:
         report = self._reports.get(replica)
         if report is None:
-            return {"pid": 0, "supervisor_pid": 0, "restarts": 0}
+            return {"pid": 0, "supervisor_pid": 0, "restarts": 0, "hangs": 0}
         return {
             "pid": report.pid,
             "supervisor_pid": report.supervisor_pid,
             "restarts": report.num_restarts,
+            "hangs": report.num_hangs,
         }
 
     # The state's file.
@@ -611,6 +612,21 @@ class Controller:
     def _write_state(self) -> None:
         with contextlib.suppress(OSError):  # A full disk must not stop what serves.
             write_file(self._path, msgspec.json.encode(self._state))
+
+
+def _node_row(node: Node) -> dict[str, Any]:
+    """A node as the routers' admin API shows it."""
+    return {
+        "name": node.name,
+        "address": node.address,
+        "state": "draining" if node.is_draining else "ready",
+        "accelerator_type": node.accelerator_type,
+        "labels": node.labels,
+        "cpus": node.total.cpus,
+        "gpus": node.total.gpus,
+        "free_cpus": round(node.free.cpus, 3),
+        "free_gpus": round(node.free.gpus, 3),
+    }
 
 
 def _first_count(deployment: DeploymentSpec, count: int) -> int:

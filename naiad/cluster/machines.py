@@ -38,8 +38,8 @@ class Machines(Protocol):
     def reports(self) -> Mapping[str, ServerReport | ServerGone | ServerRefused | None]:
         """By name of a server: how it is; None while its supervisor is being started."""
 
-    def write(self, server: str, content: bytes) -> None:
-        """Replaces the config file of a server, `config.json` in its folder."""
+    def write(self, server: str, file: str, content: bytes) -> None:
+        """Replaces a file in the folder of a server, such as `config.json`."""
 
     def stop(self, server: str, grace_s: float) -> None:
         """Begins to stop a server; when it is gone, the reports do not have it."""

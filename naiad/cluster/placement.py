@@ -17,6 +17,8 @@ from naiad.cluster.spec import DeploymentSpec, PlacementSpec
 from naiad.errors import NaiadError, invalid_arg
 
 NAME_LABEL = "naiad.io/name"
+ADDRESS_LABEL = "naiad.io/address"
+"""The address that the operator gave a node. Ray may know the node by another one."""
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +26,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The label NAME_LABEL of the node, or its host name."""
     address: str
+    """Where its replicas listen."""
     labels: dict[str, str] = {}
     total: Resources = Resources()
     free: Resources = Resources()

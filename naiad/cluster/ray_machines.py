@@ -16,7 +16,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from naiad.cluster.actors import ServerActor, sweep_folder
 from naiad.cluster.machines import ServerGone, ServerRefused
-from naiad.cluster.placement import NAME_LABEL, Node
+from naiad.cluster.placement import ADDRESS_LABEL, NAME_LABEL, Node
+from naiad.cluster.ray_node import labelled_address
 from naiad.cluster.resources import Resources
 from naiad.cluster.supervisor import ServerReport, ServerSpec
 
@@ -68,7 +69,7 @@ class RayMachines:
                 Node(
                     id=node_id,
                     name=name,
-                    address=row["NodeManagerAddress"],
+                    address=_address(labels, row["NodeManagerAddress"]),
                     labels=labels,
                     total=whole,
                     free=Resources(
@@ -110,9 +111,9 @@ class RayMachines:
         self._end_stopped()
         return {name: server.latest for name, server in self._servers.items()}
 
-    def write(self, server: str, content: bytes) -> None:
+    def write(self, server: str, file: str, content: bytes) -> None:
         if server in self._servers:
-            self._servers[server].handle.write.remote(content)
+            self._servers[server].handle.write.remote(file, content)
 
     def stop(self, server: str, grace_s: float) -> None:
         stopped = self._servers.pop(server, None)
@@ -191,6 +192,14 @@ class RayMachines:
 
 def actor_name(server: str) -> str:
     return f"naiad-{server}"
+
+
+def _address(labels: Mapping[str, str], rays: str) -> str:
+    """The address that the operator gave the node, or Ray's."""
+    try:
+        return labelled_address(labels[ADDRESS_LABEL])
+    except (KeyError, ValueError):
+        return rays
 
 
 def _resources(row: Mapping[str, float]) -> Resources:

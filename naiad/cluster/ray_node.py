@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import ipaddress
 import os
 import secrets
 import shutil
@@ -19,13 +20,22 @@ from pathlib import Path
 
 import psutil
 
-from naiad.cluster.placement import NAME_LABEL
+from naiad.cluster.placement import ADDRESS_LABEL, NAME_LABEL
 from naiad.errors import NaiadError, invalid_arg
 from naiad.files.private_folder import private_folder, write_file
 
 DEFAULT_PORT = 6380
 RECONNECT_S = 24 * 3600
 """How long Ray's node waits for a head that is away, before it ends with its supervisors."""
+RAYS_OWN_PORTS = {"the dashboard": 8265, "the client server": 10001, "agents": 52365}
+WORKER_PORTS = range(10002, 20000)
+"""Ray gives these ports to its workers, and refuses a head that uses one of them."""
+LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray replaces a loopback address by another one of the machine unless this variable is 0. Its name
+tells where Ray itself sets it."""
+HEALTH_CHECK = {"period_ms": 2000, "timeout_ms": 3000, "failure_threshold": 4}
+"""How Ray's head notices a node that is cut off: after about 20 s. Ray's own values need more than
+a minute."""
 MAX_SOCKET_PATH = 40
 """Ray puts sockets below its folder, and the system allows 107 characters."""
 
@@ -70,7 +80,25 @@ def take_token(source: Path) -> Path:
     return path
 
 
-def ray_environment(token: Path) -> dict[str, str]:
+def take_environment_token() -> Path:
+    """Copies the token of a Ray cluster that something else runs. Raises NaiadError if Ray has no
+    authentication."""
+    if os.environ.get("RAY_AUTH_MODE", "") != "token":
+        raise invalid_arg(
+            "Ray's authentication is off, so everybody who reaches its ports could run programs: "
+            "set RAY_AUTH_MODE=token (KubeRay: spec.authOptions.mode: token)"
+        )
+    if text := os.environ.get("RAY_AUTH_TOKEN"):
+        path = private_folder(state_folder()) / "token"
+        write_file(path, text.strip().encode())
+        return path
+    if source := os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        return take_token(Path(source))
+    raise invalid_arg("neither RAY_AUTH_TOKEN nor RAY_AUTH_TOKEN_PATH has the token of Ray")
+
+
+def ray_environment(token: Path, address: str = "") -> dict[str, str]:
+    """`address` is the head's, or empty if it is not a loopback address."""
     return {
         **os.environ,
         "RAY_AUTH_MODE": "token",
@@ -78,7 +106,48 @@ def ray_environment(token: Path) -> dict[str, str]:
         "RAY_gcs_rpc_server_reconnect_timeout_s": str(RECONNECT_S),
         "RAY_DISABLE_IMPORT_WARNING": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        **{f"RAY_health_check_{name}": str(value) for name, value in HEALTH_CHECK.items()},
+        **({LOOPBACK_ONLY: "0"} if is_loopback(address) else {}),
     }
+
+
+def check_port(port: int) -> None:
+    """Raises NaiadError for a port that Ray's head cannot have."""
+    if not 1024 <= port <= 65535:
+        raise invalid_arg(f"--port is {port}, expected a number from 1024 to 65535")
+    if port in WORKER_PORTS:
+        raise invalid_arg(
+            f"--port is {port}, but Ray gives the ports {WORKER_PORTS[0]} to {WORKER_PORTS[-1]} to "
+            f"its workers: choose another one, such as {DEFAULT_PORT}"
+        )
+    for user, used in RAYS_OWN_PORTS.items():
+        if port == used:
+            raise invalid_arg(
+                f"--port is {port}, which {user} of Ray may use: choose another one, such as "
+                f"{DEFAULT_PORT}"
+            )
+
+
+def check_address(address: str) -> str:
+    """Returns the address as it is usually written. Raises NaiadError."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        raise invalid_arg(
+            f"--address is '{address}', expected an IP address of this machine, such as 10.0.0.1"
+        ) from None
+    if found.is_unspecified or found.is_multicast:
+        raise invalid_arg(
+            f"--address is '{address}', expected one address that the other machines can reach"
+        )
+    return str(found)
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 def ray_folder() -> Path:
@@ -88,8 +157,10 @@ def ray_folder() -> Path:
     return folder
 
 
-def start_ray(arguments: list[str], labels: Mapping[str, str], token: Path) -> None:
-    """Runs `ray start`. Raises NaiadError with what Ray said."""
+def start_ray(
+    arguments: list[str], labels: Mapping[str, str], token: Path, address: str = ""
+) -> None:
+    """Runs `ray start`. `address` is the head's. Raises NaiadError with what Ray said."""
     folder = ray_folder()
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments]
@@ -97,11 +168,22 @@ def start_ray(arguments: list[str], labels: Mapping[str, str], token: Path) -> N
     if labels:
         command += ["--labels", ",".join(f"{key}={value}" for key, value in labels.items())]
     done = subprocess.run(
-        command, env=ray_environment(token), capture_output=True, text=True, check=False
+        command, env=ray_environment(token, address), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise invalid_arg("Ray did not start: " + "\n".join(lines[-8:]))
+        raise invalid_arg(f"Ray did not start: {what_ray_said(done.stderr, done.stdout)}")
+
+
+def what_ray_said(errors: str, output: str) -> str:
+    """The last lines, or only the exception at the end of a traceback."""
+    lines = (errors.strip() or output.strip()).splitlines()
+    starts = [index for index, line in enumerate(lines) if line.startswith("Traceback (most")]
+    if starts:
+        # The exception follows the last line that belongs to a frame.
+        tail = lines[starts[-1] + 1 :]
+        frames = [index for index, line in enumerate(tail) if line.startswith("  ")]
+        lines = tail[frames[-1] + 1 :] if frames else tail
+    return "\n".join(lines[-8:])
 
 
 def start_head(address: str, port: int, name: str, labels: Mapping[str, str], token: Path) -> None:
@@ -114,8 +196,9 @@ def start_head(address: str, port: int, name: str, labels: Mapping[str, str], to
             f"--temp-dir={ray_folder()}",
             "--include-dashboard=false",
         ],
-        _with_name(name, labels),
+        _with_facts(name, address, labels),
         token,
+        address,
     )
 
 
@@ -124,11 +207,24 @@ def join_head(head: str, address: str, name: str, labels: Mapping[str, str], tok
     arguments = [f"--address={head}"]
     if address:
         arguments.append(f"--node-ip-address={address}")
-    start_ray(arguments, _with_name(name, labels), token)
+    start_ray(arguments, _with_facts(name, address, labels), token)
 
 
-def _with_name(name: str, labels: Mapping[str, str]) -> dict[str, str]:
-    return {**labels, **({NAME_LABEL: name} if name else {})}
+def _with_facts(name: str, address: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """Adds what the controller must know of a node and Ray would not keep: its name, and the
+    address that the operator gave."""
+    facts = {NAME_LABEL: name, ADDRESS_LABEL: _label_of(address)}
+    return {**labels, **{key: value for key, value in facts.items() if value}}
+
+
+def _label_of(address: str) -> str:
+    """A label must not contain colons, and must begin and end with a letter or digit."""
+    return ipaddress.ip_address(address).exploded.replace(":", "-") if address else ""
+
+
+def labelled_address(label: str) -> str:
+    """Returns the address that a label holds."""
+    return str(ipaddress.ip_address(label.replace("-", ":")))
 
 
 def end_ray(grace_s: float = 5.0) -> int:
@@ -176,7 +272,7 @@ def connect(address: str) -> None:
             "this machine belongs to no cluster: `naiad cluster start` makes one, "
             "`naiad cluster join` adds it to one"
         )
-    os.environ.update(ray_environment(token))
+    os.environ.update(ray_environment(token, address.rpartition(":")[0]))
     import ray
 
     try:

@@ -19,11 +19,14 @@ from naiad.errors import NaiadError, invalid_arg
 from naiad.keys.key import parse_duration
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
+MAX_ROUTERS = 64
+ROUTERS_NAME = "router"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _RESERVED_ARGUMENTS = (
     "--http-port", "--grpc-port", "--metrics-port", "--model-repository", "--load-model",
     "--model-control-mode", "--http-address", "--grpc-address", "--metrics-address",
     "--allow-http", "--allow-grpc", "--allow-metrics", "--api-key-file", "--log-file",
+    "--node-name", "--replica-name",
 )  # fmt: skip
 
 
@@ -143,12 +146,16 @@ class DeploymentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """A replica that is not ready by then is replaced."""
     drain_timeout: str = "1m"
     """What a replica may take to finish its requests before it is stopped."""
+    hang_timeout: str = "30s"
+    """A server that has served and does not respond for so long is killed and started again."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(
                 f"deployment name '{self.name}' must have 1 to 63 lowercase letters, digits or '-'"
             )
+        if self.name == ROUTERS_NAME:
+            raise ValueError(f"deployment name '{self.name}' is that of the cluster's routers")
         if not self.repository:
             raise ValueError(f"deployment '{self.name}': repository is empty")
         if self.replicas is not None and self.autoscaling is not None:
@@ -168,24 +175,35 @@ class DeploymentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
                 raise ValueError(
                     f"deployment '{self.name}': the cluster sets {argument.split('=', 1)[0]} itself"
                 )
-        seconds(self.start_timeout, "start_timeout")
-        seconds(self.drain_timeout, "drain_timeout")
+        for field in ("start_timeout", "drain_timeout", "hang_timeout"):
+            seconds(getattr(self, field), field)
 
     @property
     def revision(self) -> str:
         """Changes when a replica must be started again. The number of replicas, autoscaling and
         placement do not count."""
-        kept = (self.repository, self.models, self.resources, self.arguments, self.environment)
+        kept = (
+            self.repository,
+            self.models,
+            self.resources,
+            self.arguments,
+            self.environment,
+            self.hang_timeout,
+        )
         return hashlib.sha256(msgspec.json.encode(kept, order="sorted")).hexdigest()[:10]
 
 
 class RouterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    count: int = 1
+    """The first router is on the head, further ones on other nodes. All have the same ports, except
+    for metrics: the second uses the port after `metrics_port`, and so on."""
     address: str = "127.0.0.1"
     http_port: int = 8000
     grpc_port: int = 8001
     metrics_port: int = 8002
     policy: str = "least_load"
     api_key_file: str = ""
+    """On the head, relative to the cluster file. All routers get its content, and changes of it."""
     arguments: tuple[str, ...] = ()
     """Further flags of `naiad router`."""
     max_wait: str = "1m"
@@ -195,6 +213,19 @@ class RouterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for field in ("http_port", "grpc_port", "metrics_port"):
             if not 0 < getattr(self, field) < 65536:
                 raise ValueError(f"router: {field} is {getattr(self, field)}, expected a port")
+        if not 1 <= self.count <= MAX_ROUTERS:
+            raise ValueError(f"router: count is {self.count}, expected 1 to {MAX_ROUTERS}")
+        metrics = range(self.metrics_port, self.metrics_port + self.count)
+        for field in ("http_port", "grpc_port"):
+            if getattr(self, field) in metrics:
+                raise ValueError(
+                    f"router: {field} is {getattr(self, field)}, but {self.count} routers use the "
+                    f"ports {metrics[0]} to {metrics[-1]} for metrics"
+                )
+        if metrics[-1] > 65535:
+            raise ValueError(
+                f"router: metrics_port is {self.metrics_port}, too high for {self.count} routers"
+            )
         seconds(self.max_wait, "max_wait")
 
 
@@ -219,6 +250,16 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                         f"deployment '{deployment.name}': placement names itself; use "
                         "max_replicas_per_node to keep its replicas apart"
                     )
+
+    def in_folder(self, folder: Path) -> ClusterSpec:
+        """The same, with the paths of a file in `folder`."""
+        router = self.router
+        if not router.api_key_file:
+            return self
+        path = str(folder / router.api_key_file)
+        return msgspec.structs.replace(
+            self, router=msgspec.structs.replace(router, api_key_file=path)
+        )
 
     def find(self, name: str) -> DeploymentSpec | None:
         return next((each for each in self.deployment if each.name == name), None)

@@ -2,7 +2,9 @@
 
 In:  a ServerSpec. Out: a ServerReport at any time.
 Rule: nothing of Ray in here, so that it can be tested without it. A server that dies is started
-      again on the same ports, with growing delays, and forever: what is wrong may be mended.
+      again on the same ports, with growing delays, and forever: what is wrong may be mended. A
+      server that has responded once and then does not for `hang_timeout_s` is killed, and counts
+      as one that died.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from naiad.cluster.server_process import ServerProcess, digest_of, read_process
 from naiad.errors import invalid_arg
 
 CHECK_S = 0.5
-FIRST_DELAY_S = 1.0
+FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 30.0
 MIN_DISK_BYTES = 256 * 1024 * 1024
 
@@ -37,10 +39,17 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     address: str = "127.0.0.1"
     ports: dict[str, int] = {}
     """Fixed ports; the others are chosen."""
+    files: dict[str, bytes] = {}
+    """Files that must be in the server's folder before its first start, such as API keys."""
     repository: str = ""
     """A folder that must exist on the node; empty or an address of a store is not checked."""
     version: str = ""
     """The version that the cluster has; empty does not compare."""
+    checked_port: str = "http"
+    """The port at which the server is asked for its health. Routers on one machine share their HTTP
+    port, so only the metrics port is each one's own."""
+    hang_timeout_s: float = 30.0
+    """A server that does not respond for so long is killed and started again."""
 
 
 class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,10 +61,46 @@ class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     supervisor_pid: int
     num_restarts: int
+    num_hangs: int = 0
+    """Times that the server did not respond and was killed."""
     was_adopted: bool
     first_token_buckets: dict[str, float]
     """The histogram of the time to the first token: seconds -> count, as the metrics page has
     it."""
+
+
+class Silence:
+    """Finds out whether a server hangs: it has responded once, and then not for `timeout_s`.
+
+    A machine that was stopped as a whole finds a long silence when it goes on. So several checks in
+    a row must have failed, too.
+    """
+
+    MIN_CHECKS = 3
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._since_s: float | None = None
+        """The time of the last response. None until there is one: a start may take long, and has a
+        limit of its own."""
+        self._num_checks = 0
+
+    def begin(self) -> None:
+        """Another process starts."""
+        self._since_s = None
+        self._num_checks = 0
+
+    def on_response(self, now_s: float) -> None:
+        self._since_s = now_s
+        self._num_checks = 0
+
+    def on_no_response(self, now_s: float) -> float:
+        """Returns how long the server hangs; 0 if it does not."""
+        self._num_checks += 1
+        if self._since_s is None or self._num_checks < self.MIN_CHECKS:
+            return 0.0
+        silent_s = now_s - self._since_s
+        return silent_s if silent_s >= self._timeout_s else 0.0
 
 
 class Supervisor:
@@ -68,14 +113,18 @@ class Supervisor:
         self._lock = threading.Lock()
         self._is_stopping = threading.Event()
         self._num_restarts = 0
+        self._num_hangs = 0
         self._delay_s = FIRST_DELAY_S
         self._start_at_s = 0.0
         self._is_ready = False
         self._reason = "it starts"
+        self._silence = Silence(spec.hang_timeout_s)
         self._first_token: dict[str, float] = {}
         self._ports = self._choose_ports()
         self.was_adopted = self._process.adopt(self._digest())
-        if not self.was_adopted:
+        if self.was_adopted:
+            self._silence.on_response(time.monotonic())
+        else:
             self._start()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="naiad-supervisor")
         self._thread.start()
@@ -90,6 +139,7 @@ class Supervisor:
             pid=0 if file is None else file.pid,
             supervisor_pid=os.getpid(),
             num_restarts=self._num_restarts,
+            num_hangs=self._num_hangs,
             was_adopted=self.was_adopted,
             first_token_buckets=self._first_token,
         )
@@ -140,6 +190,7 @@ class Supervisor:
         with self._lock:
             if self._is_stopping.is_set():
                 return
+            self._silence.begin()
             command = self._command(self._ports)
             try:
                 self._process.start(command, self._environment(), self._ports, self._digest())
@@ -165,11 +216,26 @@ class Supervisor:
                 self._start()
             return
         status, reason = self._ask_ready()
-        self._is_ready = status
+        now_s = time.monotonic()
+        self._is_ready = status == 200
         self._reason = reason
         if status:
+            self._silence.on_response(now_s)
+        elif silent_s := self._silence.on_no_response(now_s):
+            self._kill(f"it did not respond for {silent_s:.0f} s and was killed")
+            return
+        if self._is_ready:
             self._delay_s = FIRST_DELAY_S
             self._first_token = self._read_first_token()
+
+    def _kill(self, reason: str) -> None:
+        """Ends a server that hangs, and begins the delay before the next start."""
+        with self._lock:
+            self._process.stop(0.0)
+        self._num_hangs += 1
+        self._reason = reason
+        self._start_at_s = time.monotonic() + self._delay_s
+        self._delay_s = min(self._delay_s * 2, MAX_DELAY_S)
 
     def _death(self) -> str:
         code = self._process.exit_code
@@ -182,16 +248,17 @@ class Supervisor:
         reachable = "127.0.0.1" if address in ("", "0.0.0.0", "::") else address
         return http.client.HTTPConnection(reachable, self._ports[port], timeout=2.0)
 
-    def _ask_ready(self) -> tuple[bool, str]:
-        connection = self._connect("http")
+    def _ask_ready(self) -> tuple[int, str]:
+        """Returns the status, which is 0 without a response, and why it is not ready."""
+        connection = self._connect(self._spec.checked_port)
         try:
             connection.request("GET", "/v2/health/ready")
             status = connection.getresponse().status
-        except OSError as error:
-            return False, f"it does not answer: {error}"
+        except (OSError, http.client.HTTPException) as error:
+            return 0, f"it does not respond: {error}"
         finally:
             connection.close()
-        return (True, "") if status == 200 else (False, "its models are not ready")
+        return (200, "") if status == 200 else (status, "its models are not ready")
 
     def _read_first_token(self) -> dict[str, float]:
         connection = self._connect("metrics")
@@ -199,7 +266,7 @@ class Supervisor:
             connection.request("GET", "/metrics")
             response = connection.getresponse()
             text = response.read(4 * 1024 * 1024).decode(errors="replace")
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return self._first_token
         finally:
             connection.close()

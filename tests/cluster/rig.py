@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
 from naiad.cluster import ray_node
 from naiad.cluster.actors import sweep_folder
-from naiad.cluster.command import CONTROLLER, start_controller
+from naiad.cluster.command import CONTROLLER, command
 from naiad.cluster.placement import NAME_LABEL
 from tests.server.harness import free_ports
 
@@ -25,7 +27,10 @@ REPOSITORY = Path(__file__).parent.parent / "repositories" / "main"
 class Rig:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.ports = free_ports()
+        self.ports = [*free_ports(), *free_ports()]
+        self.moods = folder / "moods"
+        """Has a file for each replica of the model `moody` that is not well."""
+        self.moods.mkdir()
         token = folder / "token"
         token.write_text(secrets.token_hex(32))
         os.environ.update(ray_node.ray_environment(token))
@@ -48,9 +53,29 @@ class Rig:
         """Kills the raylet with -9, as a machine that loses power would."""
         self.ray.remove_node(self.raylets.pop(name), allow_graceful=False)
 
+    def raylet_pid(self, name: str) -> int:
+        return int(self.raylets[name].all_processes["raylet"][0].process.pid)
+
+    def forget_node(self, name: str) -> None:
+        """Ends what Ray has left of a node that it has given up."""
+        self.ray.remove_node(self.raylets.pop(name), allow_graceful=False)
+
+    def set_mood(self, replica: str, mood: str) -> None:
+        """`mood` is slow, error, or empty for a replica that is well."""
+        path = self.moods / replica
+        if mood:
+            path.write_text(mood)
+        else:
+            path.unlink(missing_ok=True)
+
+    def read(self, url: str) -> str:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return str(response.read().decode())
+
     def start_controller(self) -> None:
-        self._ray.init(address=self.ray.address, namespace="naiad", log_to_driver=False)
-        start_controller()
+        """Attaches to the Ray cluster as an operator would to one that KubeRay runs."""
+        done = CliRunner().invoke(command, ["attach", "--address", self.ray.address])
+        assert done.exit_code == 0, done.output
 
     def call(self, method: str, *arguments: object) -> Any:
         handle = self._ray.get_actor(CONTROLLER, namespace="naiad")
@@ -58,6 +83,7 @@ class Rig:
 
     def apply(self, deployments: list[dict[str, Any]]) -> None:
         router = {
+            "count": 2,
             "http_port": self.ports[0],
             "grpc_port": self.ports[1],
             "metrics_port": self.ports[2],
@@ -124,5 +150,56 @@ def make_rig(folder: Path) -> Iterator[Rig]:
         rig.close()
 
 
+_MOODY_CONFIG = """backend: "python"
+max_batch_size: 64
+input [
+  { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] },
+  { name: "INPUT1" data_type: TYPE_FP32 dims: [ 16 ] }
+]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] } ]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+"""
+_MOODY_MODEL = """import os, time
+import triton_python_backend_utils as pb_utils
+
+MOOD = os.path.join(os.environ["MOODS"], os.environ["NAIAD_REPLICA_NAME"])
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        mood = ""
+        if os.path.exists(MOOD):
+            with open(MOOD) as file:
+                mood = file.read()
+        if mood == "error":
+            raise RuntimeError("this replica is broken")
+        if mood == "slow":
+            time.sleep(0.2)
+        return [
+            pb_utils.InferenceResponse([
+                pb_utils.Tensor(
+                    "OUTPUT0", pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+                )
+            ])
+            for request in requests
+        ]
+"""
+
+
+def write_moody(folder: Path) -> Path:
+    """Writes a repository with the model `moody`, whose replicas do what their files say."""
+    version = folder / "moody" / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    (version.parent / "config.pbtxt").write_text(_MOODY_CONFIG)
+    (version / "model.py").write_text(_MOODY_MODEL)
+    return folder
+
+
+def rows(status: dict[str, Any], name: str = "d") -> list[dict[str, Any]]:
+    found = next(each for each in status["deployments"] if each["name"] == name)
+    replicas: list[dict[str, Any]] = found["replicas"]
+    return replicas
+
+
 def deployment(name: str, model: str, **fields: Any) -> dict[str, Any]:
-    return {"name": name, "repository": str(REPOSITORY), "models": [model], **fields}
+    return {"name": name, "repository": str(REPOSITORY), "models": [model]} | fields

@@ -27,6 +27,7 @@ class FakeMachines:
         self.refusals: dict[str, str] = {}
         """By id of a node."""
         self.configs: dict[str, bytes] = {}
+        self.files: dict[tuple[str, str], bytes] = {}
         self.stopped: list[str] = []
         self.swept: list[tuple[str, frozenset[str]]] = []
 
@@ -48,8 +49,10 @@ class FakeMachines:
     def reports(self) -> Mapping[str, ServerReport | ServerGone | ServerRefused | None]:
         return dict(self.states)
 
-    def write(self, server: str, content: bytes) -> None:
-        self.configs[server] = content
+    def write(self, server: str, file: str, content: bytes) -> None:
+        if file == "config.json":
+            self.configs[server] = content
+        self.files[server, file] = content
 
     def stop(self, server: str, grace_s: float) -> None:
         self.servers.pop(server, None)

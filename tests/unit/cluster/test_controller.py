@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from naiad.cluster.controller import ROUTER, Controller
+from naiad.cluster.controller import Controller
 from naiad.cluster.machines import ServerGone
 from naiad.cluster.router_load import RouterLoad
+from naiad.cluster.routers import ROUTER
 from naiad.cluster.spec import ClusterSpec, parse_spec
 from naiad.errors import NaiadError
 from tests.unit.cluster.fake_machines import FakeMachines, node, report
@@ -28,7 +29,11 @@ class Cluster:
 
     def make_controller(self) -> Controller:
         return Controller(
-            self.machines, self.folder, "id-head", lambda port: self.load, lambda: self.now_s
+            self.machines,
+            self.folder,
+            "id-head",
+            lambda address, port: self.load,
+            lambda: self.now_s,
         )
 
     def apply(self, fields: str, **more: str) -> None:
@@ -52,7 +57,7 @@ class Cluster:
         return {
             name: node_id.removeprefix("id-")
             for name, (_, node_id, _) in self.machines.servers.items()
-            if name != ROUTER
+            if not name.startswith(ROUTER)
         }
 
     def row(self, name: str = "d") -> dict[str, Any]:
@@ -299,8 +304,11 @@ def test_lines_are_those_of_all_replicas_of_a_deployment(cluster: Cluster) -> No
     cluster.apply("replicas = 2")
     cluster.tick(2)
     text = cluster.controller.last_lines("d", 7)
-    assert text.count("the last 7 lines of d-") == 2
-    with pytest.raises(NaiadError, match="no replica or deployment 'x'"):
+    assert sorted(text.splitlines()) == [
+        f"[{node}/{name}] the last 7 lines of {name}"
+        for name, node in sorted(cluster.replicas.items(), key=lambda row: row[1])
+    ]
+    with pytest.raises(NaiadError, match="no replica, router or deployment 'x'"):
         cluster.controller.last_lines("x", 1)
 
 
