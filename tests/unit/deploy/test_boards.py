@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
 import re
 import shutil
@@ -12,16 +14,39 @@ from typing import Any
 import pytest
 import yaml
 
+from naiad.metrics.loop_lag import LoopLag
+from naiad.router.config import ReplicaSpec, RouterConfig
+from naiad.router.core import RouterCore
+from naiad.router.fleet import Fleet
+from naiad.router.metrics import RouterMetrics
+
 ROOT = Path(__file__).parents[3]
 BOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 METRIC = re.compile(r"\b(?:nv_|naiad_|vllm:)[a-z0-9_]+")
 SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 
+@functools.cache
 def exported() -> set[str]:
-    """The names of metrics in the source."""
+    """The names of metrics in the source, and on the router's page."""
     text = "".join(path.read_text() for path in (ROOT / "naiad").rglob("*.py"))
-    return set(re.findall(r'"((?:nv_|naiad_|vllm:)[a-z0-9_]+)"', text))
+    names = set(re.findall(r'"((?:nv_|naiad_|vllm:)[a-z0-9_]+)"', text))
+    return names | set(re.findall(r"^# TYPE (\S+)", router_page(), re.MULTILINE))
+
+
+def router_page() -> str:
+    """The page of a router that has everything that its page can show."""
+    fleet = Fleet(RouterConfig())
+    core = RouterCore(RouterConfig(), fleet)
+    replica = fleet.add(ReplicaSpec("http://127.0.0.1:1", node="a"), "flag")
+    replica.record("m").num_requests = 1
+    core.waiting["m"] = 1
+    loop = asyncio.new_event_loop()
+    try:
+        page = RouterMetrics(core, LoopLag(loop), lambda: {"http": 1}).render()
+    finally:
+        loop.close()
+    return page.decode()
 
 
 def queries(board: dict[str, Any]) -> list[str]:

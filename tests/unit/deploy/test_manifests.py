@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,12 +14,16 @@ from typing import Any
 import pytest
 import yaml
 
+from naiad.cluster.command import command
+from naiad.cluster.spec import parse_spec
 from naiad.settings.resolve import OPTIONS, find_option
 from tests.unit.deploy.schema import CRDS, Manifest, custom_schema, manifests
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 CHART = DEPLOY / "helm" / "naiad"
-FILES = sorted([*DEPLOY.glob("kserve/*.yaml"), *DEPLOY.glob("gateway/*.yaml")])
+FILES = sorted(
+    path for folder in ("kserve", "gateway", "kuberay") for path in DEPLOY.glob(f"{folder}/*.yaml")
+)
 VARIANTS: dict[str, Manifest] = {
     "default": {},
     "everything": {
@@ -115,6 +121,25 @@ def test_manifests_are_valid(path: Path) -> None:
         for container in containers(document):
             check_command_line(container["args"])
         check(document)
+
+
+def test_the_kuberay_example_runs_commands_and_a_cluster_file_that_are_valid() -> None:
+    documents = manifests((DEPLOY / "kuberay" / "cluster.yaml").read_text())
+    config, *_, cluster = documents
+    spec = parse_spec(config["data"]["cluster.toml"].encode(), ".toml", "cluster.toml")
+    assert spec.router.address == "0.0.0.0"
+    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    ran = []
+    for group in groups:
+        [container] = group["template"]["spec"]["containers"]
+        [hook] = container["lifecycle"].values()
+        for line in re.split("&&", hook["exec"]["command"][-1]):
+            program, tool, name, *arguments = shlex.split(line)
+            assert (program, tool) == ("naiad", "cluster")
+            command.commands[name].make_context(name, arguments)
+            ran.append(name)
+    assert ran == ["attach", "apply", "drain"]
+    assert cluster["spec"]["authOptions"]["mode"] == "token"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
