@@ -1,8 +1,9 @@
 """The next steps towards what the cluster file says: deployments and replicas -> steps.
 
 Rule: pure. A replica that serves is ended only when enough others serve in its place, so an update
-      that does not become ready never takes anything away. Called again and again; each call gives
-      the steps that are right now.
+      that does not become ready never takes anything away. Where there is no room for one more, one
+      of several old replicas makes room, and the others serve meanwhile. Called again and again;
+      each call gives the steps that are right now.
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ def make_plan(
                 problems[deployment.name] = error.message
                 break
             if not choice.node_id:
+                leaving = _makes_room(deployment, count, own, free, placed, policy)
+                if leaving is not None:
+                    drains.append(Drain(leaving.name, "it makes room for the new revision"))
+                    break
                 problems[deployment.name] = (
                     "; ".join(
                         f"{name}: {reason}" for name, reason in sorted(choice.refusals.items())
@@ -106,6 +111,37 @@ def make_plan(
         if each.deployment not in known and each.state is not ReplicaState.DRAINING
     ]
     return Plan(tuple(starts), tuple(drains), problems)
+
+
+def _makes_room(
+    deployment: DeploymentSpec,
+    count: int,
+    own: Sequence[ReplicaRecord],
+    nodes: Mapping[str, Node],
+    placed: Sequence[Placed],
+    policy: PlacementPolicy | None,
+) -> ReplicaRecord | None:
+    """Returns the replica of an earlier revision without which a new one has a place. Returns None
+    if the deployment would serve with fewer than `count` - 1 replicas or not at all, or if one of
+    its replicas starts or drains already."""
+    serving = [each for each in own if each.state is ReplicaState.READY and each.node_id in nodes]
+    is_moving = any(each.state in (ReplicaState.STARTING, ReplicaState.DRAINING) for each in own)
+    if is_moving or len(serving) < max(count, 2):
+        return None
+    for replica in serving:
+        if _is_current(replica, deployment):
+            continue
+        node = nodes[replica.node_id]
+        without = list(placed)
+        without.remove(Placed(deployment.name, node.id))
+        roomier = msgspec.structs.replace(node, free=node.free + deployment.resources.resources)
+        try:
+            choice = place(demand_of(deployment), [roomier], without, policy)
+        except NaiadError:
+            return None
+        if choice.node_id:
+            return replica
+    return None
 
 
 def _num_missing(

@@ -157,7 +157,7 @@ input [
   { name: "INPUT1" data_type: TYPE_FP32 dims: [ 16 ] }
 ]
 output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] } ]
-instance_group [ { kind: KIND_CPU count: 1 } ]
+instance_group [ { kind: KIND_CPU count: 4 } ]
 """
 _MOODY_MODEL = """import os, time
 import triton_python_backend_utils as pb_utils

@@ -133,6 +133,57 @@ def test_an_update_replaces_one_replica_after_the_other(cluster: Cluster) -> Non
     assert cluster.controller.is_settled
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "replicas = 3\nplacement = { max_replicas_per_node = 1 }",
+        "replicas = 3\nresources = { cpus = 8 }",
+    ],
+)
+def test_an_update_without_room_for_one_more_replaces_one_after_the_other(
+    cluster: Cluster, fields: str
+) -> None:
+    cluster.apply(fields)
+    cluster.tick(3)
+    before = set(cluster.replicas)
+    assert len(before) == 3
+    cluster.apply(f"{fields}\narguments = ['--log-verbose=1']")
+    fewest = 3
+    for _ in range(60):
+        cluster.tick()
+        fewest = min(fewest, len(cluster.routed))
+        assert len(set(cluster.replicas.values())) == len(cluster.replicas)
+    assert fewest == 2, "two served all the time"
+    assert not before & set(cluster.replicas)
+    assert cluster.controller.is_settled
+
+
+def test_the_only_replica_makes_no_room(cluster: Cluster) -> None:
+    rules = "replicas = 1\nplacement = { nodes = ['a'], max_replicas_per_node = 1 }"
+    cluster.apply(rules)
+    cluster.tick(3)
+    before = sorted(cluster.replicas)
+    cluster.apply(f"{rules}\narguments = ['--log-verbose=1']")
+    cluster.tick(20)
+    assert sorted(cluster.routed) == before
+    assert "a: has 1 replicas of it" in cluster.row()["problem"]
+
+
+def test_an_update_that_failed_on_a_node_makes_no_room_there(cluster: Cluster) -> None:
+    fields = "replicas = 3\nstart_timeout = '5s'\nresources = { cpus = 8 }"
+    cluster.apply(fields)
+    cluster.tick(3)
+    cluster.apply(f"{fields}\narguments = ['--log-verbose=9']")
+    for _ in range(100):
+        cluster.now_s += 1
+        for name, (spec, _, _) in cluster.machines.servers.items():
+            if "--log-verbose=9" not in spec.arguments:
+                cluster.machines.states[name] = report(True)
+        cluster.controller.tick()
+        assert len(cluster.routed) >= 2, "one at most makes room for what does not start"
+    assert "starts failed" in cluster.row()["problem"]
+
+
 def test_an_update_that_does_not_start_takes_nothing_away(cluster: Cluster) -> None:
     cluster.apply("replicas = 2\nstart_timeout = '20s'")
     cluster.tick(3)
