@@ -32,7 +32,7 @@ class ServerActor:
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             # A supervisor that Ray starts again keeps what the controller has written since.
-            for name, content in {"config.json": b"{}", **spec.files}.items():
+            for name, content in spec.files.items():
                 if not (self._folder / name).exists():
                     write_file(self._folder / name, content)
             self._supervisor = Supervisor(spec, Path(folder))

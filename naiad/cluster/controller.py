@@ -473,7 +473,9 @@ class Controller:
             return
         if self._routers.place(state.spec.router, nodes, state.routers, self._router_name):
             self._write_state()
-        self._routers.start(state.spec.router, state.secret, nodes, state.routers)
+        self._routers.start(
+            state.spec.router, state.secret, nodes, state.routers, self._router_config()
+        )
 
     def _router_name(self) -> str:
         number = self._state.next_number
@@ -481,8 +483,10 @@ class Controller:
         return f"{ROUTER}-{number}"
 
     def _write_router_config(self) -> None:
-        if not self._state.spec.deployment:
-            return
+        if self._state.spec.deployment:
+            self._routers.write(self._state.spec.router, self._state.routers, self._router_config())
+
+    def _router_config(self) -> bytes:
         nodes = {node.id: node for node in self._nodes()}
         rows = []
         for replica in self._state.replicas:
@@ -519,7 +523,7 @@ class Controller:
             if deployment.router_policy
             for model in deployment.models or ("*",)
         }
-        content = msgspec.json.encode(
+        return msgspec.json.encode(
             {
                 "replica": rows,
                 "node": [_node_row(node) for node in nodes.values()],
@@ -529,7 +533,6 @@ class Controller:
                 "max_wait_s": seconds(spec.router.max_wait, "max_wait"),
             }
         )
-        self._routers.write(spec.router, self._state.routers, content)
 
     def _are_routers_ready(self) -> bool:
         records = self._state.routers

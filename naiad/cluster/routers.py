@@ -93,8 +93,10 @@ class Routers:
         secret: str,
         nodes: Sequence[Node],
         records: Sequence[RouterRecord],
+        config: bytes,
     ) -> None:
-        """Starts the routers that do not run."""
+        """Starts the routers that do not run. They have their config from the beginning: a router
+        without it would tell clients that nobody can serve them."""
         running = self._machines.reports()
         names = {node.id: node.name for node in nodes}
         for record in records:
@@ -103,7 +105,7 @@ class Routers:
                     key: value for key, value in self._written.items() if key[0] != record.name
                 }
                 self._machines.start(
-                    self._server_spec(spec, record, names[record.node_id], secret),
+                    self._server_spec(spec, record, names[record.node_id], secret, config),
                     record.node_id,
                     Resources(),
                 )
@@ -158,7 +160,7 @@ class Routers:
         return rows
 
     def _server_spec(
-        self, spec: RouterSpec, record: RouterRecord, node: str, secret: str
+        self, spec: RouterSpec, record: RouterRecord, node: str, secret: str, config: bytes
     ) -> ServerSpec:
         arguments = [
             "router",
@@ -177,13 +179,13 @@ class Routers:
                 f"--num-routers={spec.count}",
                 f"--router-index={record.index}",
             ]
-        files: dict[str, bytes] = {}
+        files = {CONFIG_FILE: config}
         if spec.api_key_file:
             arguments += [
                 f"--api-key-file={{folder}}/{KEY_FILE}",
                 f"--replica-key-file={{folder}}/{REPLICA_KEY_FILE}",
             ]
-            files = {KEY_FILE: self._read_keys(spec), REPLICA_KEY_FILE: secret.encode()}
+            files |= {KEY_FILE: self._read_keys(spec), REPLICA_KEY_FILE: secret.encode()}
         return ServerSpec(
             name=record.name,
             arguments=(*arguments, *spec.arguments),

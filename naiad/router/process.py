@@ -56,7 +56,7 @@ from naiad.router.metrics import RouterMetrics
 from naiad.router.options import RouterOptions
 from naiad.router.prefixes import Prefixes
 from naiad.router.relay import Relay
-from naiad.router.replica import Replica
+from naiad.router.replica import Replica, ReplicaState
 from naiad.server import LISTEN_BACKLOG, StopSignals
 from naiad.settings.exposure import is_loopback
 from naiad.transport.certificate_watch import CertificateWatch
@@ -66,6 +66,7 @@ from naiad.transport.tls import HANDSHAKE_TIMEOUT_S, HTTP1, HTTP2, TlsFiles
 
 MIN_BUDGET_BYTES = 256 * 1024 * 1024
 _SWEEP_S = 1.0
+_CHECK_STEP_S = 0.01
 
 
 def run(options: RouterOptions) -> int:
@@ -136,6 +137,9 @@ class RouterProcess:
                     self._reread.subscribe("the API keys", self._keys.reread)
                     await stack.enter_async_context(self._keys.running())
                 self._add_replicas()
+                await self._first_checks()
+                for listener in self._listeners:
+                    await listener.start_serving()
                 for name, address in services:
                     log.info(f"Started {name} at {address}")
                 self._warn_of_exposure()
@@ -227,6 +231,7 @@ class RouterProcess:
                     port,
                     backlog=LISTEN_BACKLOG,
                     reuse_port=options.reuse_port or None,
+                    start_serving=False,
                     ssl=None if tls is None else tls.context,
                     ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
                 )
@@ -248,6 +253,15 @@ class RouterProcess:
             self._fleet.add(spec, "flag")
         for spec in self._config.replica:
             self._fleet.add(spec, "file")
+
+    async def _first_checks(self) -> None:
+        """Waits until every replica has been checked once, or the time of a check is over: a client
+        that is accepted before would be told that nobody can serve its request."""
+        end_s = time.monotonic() + self._config.health.timeout_s + _CHECK_STEP_S
+        while time.monotonic() < end_s and any(
+            replica.state is ReplicaState.STARTING for replica in self._fleet
+        ):
+            await asyncio.sleep(_CHECK_STEP_S)
 
     def _warn_of_exposure(self) -> None:
         options = self._options

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,11 @@ class Operator:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ports = free_ports()
-        self.ray_port = free_ports()[0]
+        with (
+            socket.socket() as probe
+        ):  # the system's own choice is above the ports of Ray's workers
+            probe.bind(("127.0.0.1", 0))
+            self.ray_port = probe.getsockname()[1]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         self._environment = {**kept, "NAIAD_CLUSTER_DIR": str(folder)}
 

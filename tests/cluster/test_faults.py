@@ -141,7 +141,10 @@ def test_a_replica_that_responds_with_errors_gets_no_more_requests(
     rig: Rig, moody: list[dict[str, Any]]
 ) -> None:
     rig.apply(moody)
-    faulty = rows(rig.settle(180))[0]["name"]
+    rig.settle(180)
+    # At most half of the replicas are ejected at a time, so the slow one must be back.
+    status = rig.wait(lambda found: all(not each["ejected_models"] for each in rows(found)))
+    faulty = rows(status)[0]["name"]
     with Load(rig, "moody") as load:
         rig.set_mood(faulty, "error")
         rig.wait(

@@ -116,6 +116,7 @@ def test_all_routers_get_the_key_file_and_its_changes(cluster: Cluster, tmp_path
     for name in names:
         spec = cluster.machines.servers[name][0]
         assert spec.files["keys.json"] == first, "it is there before the first start"
+        assert "replica" in msgspec.json.decode(spec.files["config.json"])
         assert len(spec.files["replica-key"]) > 20
         assert "--api-key-file={folder}/keys.json" in spec.arguments
         assert "--num-routers=2" in spec.arguments
