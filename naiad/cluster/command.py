@@ -46,7 +46,7 @@ def start(address: str, port: int, name: str, labels: tuple[str, ...]) -> int:
     ray_node.check_port(port)
     own = ray_node.check_address(address) if address else _own_address()
     token = ray_node.make_token()
-    if not _is_open(own, port):
+    if not ray_node.is_open(own, port):
         ray_node.start_head(own, port, name, _labels(labels), token)
     ray_node.connect(f"{own}:{port}")
     (ray_node.state_folder() / "head").write_text(f"{own}:{port}")
@@ -114,7 +114,7 @@ def join(
             f"'{host}' is an address of this machine only: give the address that "
             "`naiad cluster start` has shown on the head"
         )
-    if not _is_open(host, int(port)):
+    if not ray_node.is_open(host, int(port)):
         raise invalid_arg(f"nothing listens at {head}: run `naiad cluster start` on the head first")
     token = ray_node.take_token(token_file or ray_node.token_path())
     own = ray_node.check_address(address) if address else ""
@@ -200,6 +200,7 @@ def down(grace: float) -> int:
     # Supervisors end first: they would start again what is stopped here.
     ray_node.end_ray()
     ray_node.forget_ray()
+    (ray_node.state_folder() / "head").unlink(missing_ok=True)
     for node in sorted((ray_node.state_folder() / "nodes").glob("*")):
         stopped += len(sweep_folder(str(node), frozenset()))
     click.echo(f"{stopped} servers stopped.")
@@ -356,11 +357,3 @@ def _own_address() -> str:
         except OSError:
             return "127.0.0.1"
         return address
-
-
-def _is_open(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=2.0):
-            return True
-    except OSError:
-        return False

@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from naiad.cluster.placement import ADDRESS_LABEL, NAME_LABEL
-from naiad.errors import NaiadError, invalid_arg
+from naiad.errors import invalid_arg
 from naiad.files.private_folder import private_folder, write_file
 
 DEFAULT_PORT = 6380
@@ -263,6 +264,14 @@ def is_connected() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
+def is_open(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=2.0):
+            return True
+    except OSError:
+        return False
+
+
 def connect(address: str) -> None:
     """Connects this process with the cluster. Raises NaiadError."""
     require_ray()
@@ -272,7 +281,11 @@ def connect(address: str) -> None:
             "this machine belongs to no cluster: `naiad cluster start` makes one, "
             "`naiad cluster join` adds it to one"
         )
-    os.environ.update(ray_environment(token, address.rpartition(":")[0]))
+    host, _, port = address.rpartition(":")
+    # Ray itself would wait for its head as long as a node does, RECONNECT_S.
+    if host and port.isdigit() and not is_open(host.strip("[]"), int(port)):
+        raise invalid_arg(_not_there(address, "nothing listens there"))
+    os.environ.update(ray_environment(token, host))
     import ray
 
     try:
@@ -285,8 +298,11 @@ def connect(address: str) -> None:
         )
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         first = str(error).strip().splitlines()
-        raise NaiadError(
-            invalid_arg("").code,
-            f"no cluster answers at {address}: {first[0] if first else error}. "
-            "What serves goes on; `naiad cluster start` starts the head again.",
-        ) from None
+        raise invalid_arg(_not_there(address, first[0] if first else str(error))) from None
+
+
+def _not_there(address: str, reason: str) -> str:
+    return (
+        f"no cluster responds at {address}: {reason}. What serves goes on; `naiad cluster start` "
+        "starts the head again"
+    )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,52 @@ def test_only_the_exception_of_a_traceback_is_shown() -> None:
         "Port information: {'gcs': 1}"
     )
     assert ray_node.what_ray_said("", "it is\nso\n") == "it is\nso"
+
+
+def test_a_head_that_is_away_is_an_error_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAIAD_CLUSTER_DIR", str(tmp_path))
+    monkeypatch.setattr(ray_node, "require_ray", lambda: None)
+    ray_node.make_token()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+        with pytest.raises(NaiadError, match=f"no cluster responds at {address}: nothing listens"):
+            ray_node.connect(address)
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({}, "Ray's authentication is off"),
+        ({"RAY_AUTH_MODE": "disabled"}, "Ray's authentication is off"),
+        ({"RAY_AUTH_MODE": "token"}, "neither RAY_AUTH_TOKEN nor RAY_AUTH_TOKEN_PATH"),
+    ],
+)
+def test_attach_insists_on_authentication(
+    environment: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAIAD_CLUSTER_DIR", str(tmp_path / "cluster"))
+    monkeypatch.setattr(ray_node, "require_ray", lambda: None)
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    result = CliRunner().invoke(command.command, ["attach"])
+    assert isinstance(result.exception, NaiadError)
+    assert message in result.exception.message
+
+
+def test_attach_copies_the_token_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAIAD_CLUSTER_DIR", str(tmp_path / "cluster"))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "t" * 40)
+    path = ray_node.take_environment_token()
+    assert path.read_text() == "t" * 40
+    assert path.stat().st_mode & 0o077 == 0
 
 
 def test_a_loopback_head_cannot_be_joined(monkeypatch: pytest.MonkeyPatch) -> None:
