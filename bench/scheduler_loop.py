@@ -1,11 +1,12 @@
 """CPU of one request in the server process when frontend processes decode and encode: from the
 bytes of an `Infer` message to those of a `Respond` message, without workers.
 
-In:  messages of 32 requests, as a frontend sends them. Out: CPU microseconds per request, the
-     minimum and the median of several rounds. The batch goes through the real session, scheduler,
-     execution and responses; a fake channel stands in for the worker.
-Use: `python -m bench.scheduler_loop [--typed]`. With --typed the server decodes all tensors, as it
-     does for models whose requests it must look at.
+In:  messages of 32 requests (or --requests), as a frontend sends them. Out: CPU microseconds per
+     request, the minimum and the median of several rounds. The batch goes through the real session,
+     scheduler, execution and responses; a fake channel stands in for the worker.
+Use: `python -m bench.scheduler_loop [--typed | --single] [--requests 8]`. With --typed the server
+     decodes all tensors, as it does for models whose requests it must look at; with --single it
+     gets no bundles.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from naiad.core.model_spec import ModelSpec, ServerMetadata, TensorSpec
 from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor
 from naiad.frontend_process.messages import FromFrontend, Infer, RemoteRequest
+from naiad.frontend_process.outbox import MAX_TURNS
+from naiad.frontend_process.remote_core import to_message
 from naiad.frontend_process.served_models import Served
 from naiad.frontend_process.session import FrontendSession
 from naiad.inference import InferenceCore
@@ -75,7 +78,8 @@ class WorkerChannel:
 
     def send(self, message: Any) -> None:
         self.link.pack(message, self._out)
-        self._sent.append((message.batch, len(message.requests)))
+        num_bundled = sum(len(bundle.inputs) for bundle in message.bundles)
+        self._sent.append((message.batch, len(message.requests) + num_bundled))
 
     def prepare(self) -> list[bytes]:
         """Made outside of the measured time."""
@@ -111,7 +115,7 @@ class Instance:
 
     @property
     def inflight(self) -> int:
-        return len(self._in_flight.jobs)
+        return self._in_flight.num_awaited
 
     def attach(self, scheduler: Any) -> None:
         self._observers.attach(scheduler)
@@ -127,11 +131,14 @@ class Models:
     def current(self, item: Any) -> Served:
         return self._served
 
+    def current_latest(self, copy: int) -> Served:
+        return self._served
+
     def name_of(self, item: Any) -> str:
         return "add_sub"
 
 
-async def measure(*, is_opaque: bool, profile: bool) -> None:
+async def measure(*, is_opaque: bool, is_bundled: bool, num_requests: int, profile: bool) -> None:
     loop = asyncio.get_running_loop()
     counters = ModelStatistics("add_sub", 1)
     instance = Instance(loop, counters)
@@ -147,7 +154,10 @@ async def measure(*, is_opaque: bool, profile: bool) -> None:
         ours,
         1,
         core,
-        cast(Any, Models(Served(model, "add_sub", is_opaque))),
+        cast(
+            Any,
+            Models(Served(model, "add_sub", is_opaque, scheduler if is_bundled else None)),
+        ),
         {},
         Arena(),
         cast(Any, None),
@@ -160,9 +170,9 @@ async def measure(*, is_opaque: bool, profile: bool) -> None:
     message = bytearray()
     requests = [
         RemoteRequest(handle, 1, 1, time.monotonic_ns(), False, True, "", inputs)
-        for handle in range(REQUESTS)
+        for handle in range(num_requests)
     ]
-    frontend.pack(Infer(requests), message)
+    frontend.pack(to_message(requests) if is_bundled else Infer(requests), message)
     theirs_buffer = bytearray(1 << 20)
     results = []
     profiler = cProfile.Profile()
@@ -188,11 +198,13 @@ async def measure(*, is_opaque: bool, profile: bool) -> None:
                 await asyncio.sleep(0)
                 profiler.disable()
                 used_s += time.thread_time() - start_s
+            for _ in range(MAX_TURNS):
+                await asyncio.sleep(0)
             theirs.recv_into(theirs_buffer)
-        results.append(used_s / TURNS / REQUESTS * 1e6)
+        results.append(used_s / TURNS / num_requests * 1e6)
     if profile:
         pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
-    kind = "encoded" if is_opaque else "typed"
+    kind = "bundled" if is_bundled else "encoded" if is_opaque else "typed"
     print(f"{kind}: min {min(results):.2f} us, median {statistics.median(results):.2f} us")
     session.close("done")
     theirs.close()
@@ -201,10 +213,19 @@ async def measure(*, is_opaque: bool, profile: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--typed", action="store_true")
+    parser.add_argument("--single", action="store_true")
+    parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
     gc.freeze()
-    uvloop.run(measure(is_opaque=not options.typed, profile=options.profile))
+    uvloop.run(
+        measure(
+            is_opaque=not options.typed,
+            is_bundled=not (options.typed or options.single),
+            num_requests=options.requests,
+            profile=options.profile,
+        )
+    )
 
 
 if __name__ == "__main__":

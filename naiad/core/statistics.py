@@ -236,6 +236,27 @@ class ModelStatistics:
         if len(self._waiting_request_ns) > MAX_WAITING:
             self._sort_waiting()
 
+    def record_bundle(
+        self,
+        start_ns: list[int],
+        batch_size: int,
+        queue_start_ns: int,
+        compute_start_ns: int,
+        end_ns: int,
+    ) -> None:
+        """Does `record_responses` for requests that began at these times and are alike in all
+        else."""
+        request_ns = [end_ns - one_ns for one_ns in start_ns]
+        queue_ns, count = compute_start_ns - queue_start_ns, len(request_ns)
+        self.inference_count += batch_size * count
+        self.success.add(sum(request_ns), count)
+        self.queue.add(queue_ns * count, count)
+        self._waiting_request_ns += request_ns
+        self._waiting_queue_ns += [queue_ns] * count
+        self._waiting_first_ns += request_ns
+        if len(self._waiting_request_ns) > MAX_WAITING:
+            self._sort_waiting()
+
     def record_unqueued(self, requests: Sequence[CompletedRequest], end_ns: int) -> None:
         """Does `record_success` for requests of an ensemble, which never wait in a queue."""
         request_ns = [end_ns - request.start_ns for request in requests]

@@ -72,14 +72,63 @@ class ReceivedRequest(msgspec.Struct, array_like=True):
     details: RequestDetails | None = None
 
 
+class RemoteBundle(msgspec.Struct, array_like=True):
+    """Requests without details and without shared memory that differ in id and data only, in the
+    order of their arrival."""
+
+    handles: list[int]
+    copy: int
+    """As in `RemoteRequest`, and never 0."""
+    batch_size: int
+    """The batch size of each request."""
+    is_grpc: bool
+    start_ns: list[int]
+    ids: list[str]
+    """Empty if none of the requests has an id."""
+    inputs: list[list[Tensor]]
+
+
+class ReceivedBundle(msgspec.Struct, array_like=True):
+    """A RemoteBundle as the server receives it."""
+
+    handles: list[int]
+    copy: int
+    batch_size: int
+    is_grpc: bool
+    start_ns: list[int]
+    ids: list[str]
+    inputs: list[msgspec.Raw]
+
+    def requests(self) -> list[ReceivedRequest]:
+        """The same requests, one by one."""
+        return [
+            ReceivedRequest(
+                handle,
+                self.copy,
+                self.batch_size,
+                start_ns,
+                self.is_grpc,
+                True,
+                self.ids[index] if self.ids else "",
+                inputs,
+            )
+            for index, (handle, start_ns, inputs) in enumerate(
+                zip(self.handles, self.start_ns, self.inputs, strict=True)
+            )
+        ]
+
+
 class Infer(Message, tag=100):
     requests: list[RemoteRequest]
+    bundles: list[RemoteBundle] = []
+    """They came after `requests`, as far as they are for the same copies."""
 
 
 class ReceivedInfer(Message, tag=100):
     """`Infer`, as the server receives it."""
 
     requests: list[ReceivedRequest]
+    bundles: list[ReceivedBundle] = []
 
 
 class Abandon(Message, tag=101):
@@ -204,8 +253,19 @@ class RemoteResponse(msgspec.Struct, array_like=True):
     reference that a worker has put there must not be followed."""
 
 
+class BundleResponse(msgspec.Struct, array_like=True):
+    """The final responses of requests that have all succeeded."""
+
+    handles: list[int]
+    model_name: str
+    model_version: str
+    outputs: list[list[Tensor]]
+    """A reference into shared memory must not be followed: the server has not looked at it."""
+
+
 class Respond(Message, tag=122):
     responses: list[RemoteResponse]
+    bundles: list[BundleResponse] = []
 
 
 class CallReply(Message, tag=123):

@@ -22,8 +22,10 @@ from naiad.errors import Code, NaiadError, internal, unavailable
 from naiad.frontend_process.messages import (
     GRPC,
     Abandon,
+    BundleResponse,
     Infer,
     Models,
+    RemoteBundle,
     RemoteModel,
     RemoteRequest,
     RemoteResponse,
@@ -112,10 +114,11 @@ class RemoteRequests:
         return stream
 
     def _send_all(self, requests: list[RemoteRequest]) -> None:
-        try:
-            self._channel.send(Infer(requests))
-        except (TypeError, ValueError, OverflowError):
-            self._send_one_by_one(requests)
+        for run in _runs(requests):
+            try:
+                self._channel.send(to_message(run))
+            except (TypeError, ValueError, OverflowError):
+                self._send_one_by_one(run)
 
     def _send_one_by_one(self, requests: list[RemoteRequest]) -> None:
         """A value of one of them cannot be part of a message. Decoders refuse those, so this is a
@@ -138,6 +141,19 @@ class RemoteRequests:
         """Raises BrokenLinkError."""
         for item in message.responses:
             self._deliver(item)
+        for bundle in message.bundles:
+            self._deliver_bundle(bundle)
+
+    def _deliver_bundle(self, bundle: BundleResponse) -> None:
+        name, version, pop = bundle.model_name, bundle.model_version, self._streams.pop
+        for handle, outputs in zip(bundle.handles, bundle.outputs, strict=True):
+            for tensor in outputs:
+                if tensor.data.__class__ is REFERENCE:
+                    self._deliver(RemoteResponse(handle, True, True, name, version, outputs))
+                    break
+            else:
+                stream, id = pop(handle)
+                stream.put(InferResponse(name, version, id, outputs), True)
 
     def _deliver(self, item: RemoteResponse) -> None:
         if item.is_final:
@@ -179,6 +195,55 @@ class RemoteRequests:
         streams, self._streams = self._streams, {}
         for stream, _ in streams.values():
             stream.fail(unavailable(GONE, RETRY_AFTER_S))
+
+
+def _runs(requests: list[RemoteRequest]) -> list[list[RemoteRequest]]:
+    """Divides the requests among messages, so that those for the same copy of a model keep their
+    order: in a message, bundles come last. Nearly always there is one message."""
+    runs: list[list[RemoteRequest]] = [[]]
+    bundled: set[int] = set()
+    for request in requests:
+        if _may_bundle(request):
+            bundled.add(request.copy)
+        elif bundled and (request.copy in bundled or not request.copy):
+            runs.append([])
+            bundled.clear()
+        runs[-1].append(request)
+    return runs
+
+
+def to_message(requests: list[RemoteRequest]) -> Infer:
+    """Makes bundles of the requests that may be part of one."""
+    singles: list[RemoteRequest] = []
+    bundles: list[RemoteBundle] = []
+    current: dict[int, RemoteBundle] = {}
+    """The copy -> its last bundle."""
+    for request in requests:
+        if not _may_bundle(request):
+            singles.append(request)
+            continue
+        bundle = current.get(request.copy)
+        if (
+            bundle is None
+            or bundle.batch_size != request.batch_size
+            or bundle.is_grpc != request.is_grpc
+        ):
+            bundle = current[request.copy] = RemoteBundle(
+                [], request.copy, request.batch_size, request.is_grpc, [], [], []
+            )
+            bundles.append(bundle)
+        bundle.handles.append(request.handle)
+        bundle.start_ns.append(request.start_ns)
+        bundle.ids.append(request.id)
+        bundle.inputs.append(request.inputs)
+    for bundle in bundles:
+        if not any(bundle.ids):
+            bundle.ids = []
+    return Infer(singles, bundles)
+
+
+def _may_bundle(request: RemoteRequest) -> bool:
+    return request.details is None and request.is_inline and request.copy != 0
 
 
 def _is_plain(request: InferRequest) -> bool:

@@ -25,6 +25,8 @@ class Served(NamedTuple):
     key: str
     is_opaque: bool
     """Nothing between a frontend and a worker needs to look at the tensors of a request."""
+    bundle_scheduler: DynamicScheduler | None = None
+    """The scheduler of the model, if it accepts bundles (naiad.core.bundle)."""
 
 
 class ServedModels:
@@ -46,7 +48,7 @@ class ServedModels:
         by_name: dict[tuple[str, str], int] = {}
         for key, version, model, is_latest in self._served():
             number = numbers.get(id(model)) or next(self._numbers)
-            copies[number] = Served(model, key, is_opaque(model))
+            copies[number] = Served(model, key, is_opaque(model), bundle_scheduler(model))
             self._names[number] = key
             models.append(RemoteModel(key, version, is_latest, number, model.spec))
             by_name[key, str(version)] = number
@@ -79,10 +81,17 @@ class ServedModels:
         if served is None:
             return None
         details = request.details
-        name, version = (
-            (served.key, LATEST) if details is None else (details.model_name, details.model_version)
-        )
-        model = self._core.repository.find_serving(name, version)
+        if details is None:
+            return self.current_latest(request.copy)
+        model = self._core.repository.find_serving(details.model_name, details.model_version)
+        return served if model is served.model else None
+
+    def current_latest(self, copy: int) -> Served | None:
+        """This copy, if it serves requests for the latest version of its model now."""
+        served = self._copies.get(copy)
+        if served is None:
+            return None
+        model = self._core.repository.find_serving(served.key, LATEST)
         return served if model is served.model else None
 
     def name_of(self, request: ReceivedRequest) -> str:
@@ -95,3 +104,10 @@ class ServedModels:
 def is_opaque(model: Model) -> bool:
     scheduler = model.scheduler
     return isinstance(scheduler, DynamicScheduler) and not scheduler.reads_inputs
+
+
+def bundle_scheduler(model: Model) -> DynamicScheduler | None:
+    scheduler = model.scheduler
+    if isinstance(scheduler, DynamicScheduler) and scheduler.accepts_bundles:
+        return scheduler
+    return None

@@ -13,10 +13,13 @@ import asyncio
 import socket
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import msgspec
 
 from naiad import log
+from naiad.core.bundle import Bundle
+from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import Consumer, InferResponse, ResponseStream
 from naiad.core.tensor import Tensor
@@ -28,6 +31,7 @@ from naiad.frontend_process.messages import (
     Abandon,
     Alive,
     AskAlive,
+    BundleResponse,
     CallCancelled,
     CallCongested,
     CallHalfClosed,
@@ -41,6 +45,7 @@ from naiad.frontend_process.messages import (
     FromFrontend,
     Leave,
     OpenCall,
+    ReceivedBundle,
     ReceivedInfer,
     ReceivedRequest,
     RemoteResponse,
@@ -101,7 +106,11 @@ class FrontendSession:
         self._on_current = on_current
         self._on_closed = on_close
         self._streams: dict[int, ResponseStream] = {}
-        self._responses = Outbox(loop, self._send_responses)
+        self._bundles: dict[int, Bundle] = {}
+        """Handle -> the bundle, for requests that are still part of one."""
+        self._responses: Outbox[RemoteResponse | BundleResponse] = Outbox(
+            loop, self._send_responses
+        )
         self._calls: dict[int, ForwardedCall] = {}
         self._clients: dict[int, ClientConnection] = {}
         self._progressed: set[ForwardedCall] = set()
@@ -133,7 +142,7 @@ class FrontendSession:
 
     @property
     def num_requests(self) -> int:
-        return len(self._streams)
+        return len(self._streams) + len(self._bundles)
 
     def ask_alive(self, now_ns: int) -> None:
         if not self.asked_ns:
@@ -156,6 +165,8 @@ class FrontendSession:
 
     def _on_channel_closed(self, reason: str) -> None:
         self.is_serving = False
+        for bundle in set(self._bundles.values()):
+            bundle.divide()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.cancel()
@@ -167,8 +178,12 @@ class FrontendSession:
         match message:
             case ReceivedInfer():
                 self._infer_all(message.requests)
+                for bundle in message.bundles:
+                    self._infer_bundle(bundle)
             case Abandon():
                 for handle in message.handles:
+                    if (cancelled := self._bundles.get(handle)) is not None:
+                        cancelled.divide()
                     if (stream := self._streams.get(handle)) is not None:
                         stream.cancel()
             case Leave():
@@ -235,6 +250,48 @@ class FrontendSession:
             return
         self._streams[handle] = stream
         stream.deliver_to(consumer)
+
+    def _infer_bundle(self, item: ReceivedBundle) -> None:
+        """Raises BrokenLinkError."""
+        core = self._core
+        served = None if core.tracing.is_on else self._models.current_latest(item.copy)
+        scheduler = None if served is None else served.bundle_scheduler
+        if served is None or scheduler is None or core.is_exiting or len(item.handles) == 1:
+            self._infer_all(item.requests())
+            return
+        request = InferRequest(served.key, [])
+        bundle = Bundle(
+            self, request, item.handles, item.start_ns, item.ids, item.inputs, item.batch_size
+        )
+        self._bundles.update(dict.fromkeys(bundle.handles, bundle))
+        if not scheduler.enqueue_bundle(bundle):
+            for handle in item.handles:
+                del self._bundles[handle]
+            self._infer_all(item.requests())
+
+    # What bundles report (naiad.core.bundle.BundleSource).
+
+    def on_split(self, part: Bundle) -> None:
+        self._bundles.update(dict.fromkeys(part.handles, part))
+
+    def on_divided(self, bundle: Bundle, jobs: list[Job]) -> None:
+        for handle, job in zip(bundle.handles, jobs, strict=True):
+            del self._bundles[handle]
+            self._streams[handle] = job.stream
+            job.stream.deliver_to(partial(self._respond, handle))
+
+    def on_responses(
+        self, bundle: Bundle, model_name: str, model_version: str, outputs: list[msgspec.Raw]
+    ) -> None:
+        handles = bundle.handles
+        for handle in handles:
+            del self._bundles[handle]
+        if not self._channel.is_closed:
+            self._responses.add(
+                BundleResponse(handles, model_name, model_version, cast(Any, outputs))
+            )
+
+    # Requests by themselves.
 
     def _request(self, item: ReceivedRequest, served: Served | None) -> InferRequest:
         """Raises BrokenLinkError."""
@@ -323,8 +380,13 @@ class FrontendSession:
             )
         )
 
-    def _send_responses(self, responses: list[RemoteResponse]) -> None:
-        self._channel.send(Respond(responses))
+    def _send_responses(self, responses: list[RemoteResponse | BundleResponse]) -> None:
+        self._channel.send(
+            Respond(
+                [item for item in responses if isinstance(item, RemoteResponse)],
+                [item for item in responses if isinstance(item, BundleResponse)],
+            )
+        )
 
     # Calls.
 

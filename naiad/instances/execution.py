@@ -1,29 +1,32 @@
 """The way out: batches of a scheduler -> messages to one worker; cancelling, flow control, the
 limit on execution time.
 
-In:  lists of jobs, from `Instance.execute`. Out: `Execute` messages. Each job stays in `InFlight`
-     until its final response.
-Hot: one pass over the jobs of a batch, with as few calls per job as possible.
+In:  lists of jobs and bundles, from `Instance.execute`. Out: `Execute` messages. Each job stays in
+     `InFlight` until its final response.
+Hot: one pass over the jobs of a batch, with as few calls per job as possible. Nothing is done for
+     each request of a bundle.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
 from naiad import log
+from naiad.core.bundle import Bundle, Queued
 from naiad.core.clock import Clock
 from naiad.core.job import Job
 from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, internal
-from naiad.instances.in_flight import Batch, InFlight, OnExecuted, OpenJob
+from naiad.instances.in_flight import Batch, InFlight, OnExecuted, OpenBundle, OpenJob
 from naiad.instances.instance_plan import InstancePlan
 from naiad.instances.observers import Observers
 from naiad.instances.worker_process import WorkerProcess
 from naiad.ipc.messages import Cancel, Execute, Flow
-from naiad.ipc.work import SEQUENCE_END, SEQUENCE_START, WorkRequest
+from naiad.ipc.work import SEQUENCE_END, SEQUENCE_START, WorkBundle, WorkRequest
 from naiad.shm.arena import INLINE_MAX_BYTES
 
 
@@ -47,10 +50,12 @@ class Execution:
         self._statistics = statistics
         self._clock = clock
 
-    def execute(self, jobs: list[Job], on_executed: OnExecuted | None) -> None:
+    def execute(self, entries: Sequence[Queued], on_executed: OnExecuted | None) -> None:
         channel, in_flight = self._channel, self._in_flight
         now_ns = time.monotonic_ns()
         handles: list[int] = []
+        jobs: list[Job] = []
+        bundles: list[Bundle] = []
         batch = Batch(jobs, handles, 0, now_ns, on_executed=on_executed)
         work: list[WorkRequest] = []
         handle = number = in_flight.next_handle
@@ -58,7 +63,11 @@ class Execution:
         no_memory: NaiadError | None = None
         open_jobs, cancel = in_flight.jobs, self._cancel
         is_decoupled = self._plan.is_decoupled
-        for job in jobs:
+        for job in entries:
+            if type(job) is Bundle:
+                bundles.append(job)
+                continue
+            jobs.append(job)
             request, stream = job.request, job.stream
             inputs = request.inputs
             if request.encoded_inputs is not None:
@@ -104,6 +113,8 @@ class Execution:
                 stream.on_flow(partial(self._set_paused, handle))
             size += job.batch_size
             handle += 1
+        if bundles:
+            size += self._open_bundles(batch, bundles, handle)
         batch.batch_size = size
         in_flight.add_batch(number, batch)
         if self._plan.execution_timeout_ns:
@@ -114,13 +125,34 @@ class Execution:
             self._fail_unsent(number, work, no_memory)
             return
         try:
-            channel.send(Execute(number, work))
+            channel.send(Execute(number, work, [_to_work(*open) for open in batch.bundles]))
         except (TypeError, ValueError, OverflowError) as error:
             # A value that no message can carry. Decoders refuse those, so this is a defect of a
             # decoder, and only these requests fail.
             self._fail_unsent(
                 number, work, internal(f"the batch could not be sent to its worker: {error}")
             )
+
+    def _open_bundles(self, batch: Batch, bundles: list[Bundle], handle: int) -> int:
+        """Returns the sum of the batch sizes. The requests get handles from `handle` on."""
+        size = 0
+        batch.bundles = []
+        for bundle in bundles:
+            count = len(bundle.handles)
+            batch.bundles.append(OpenBundle(handle, bundle))
+            batch.handles.extend(range(handle, handle + count))
+            bundle.on_divide = partial(self._on_divided, batch, handle)
+            self._in_flight.num_bundled += count
+            size += count * bundle.batch_size
+            handle += count
+        return size
+
+    def _on_divided(self, batch: Batch, handle: int, bundle: Bundle, jobs: list[Job]) -> None:
+        in_flight = self._in_flight
+        in_flight.num_bundled -= len(jobs)
+        for offset, job in enumerate(jobs):
+            in_flight.jobs[handle + offset] = OpenJob(job, batch)
+            job.stream.on_cancel(self._cancel, handle + offset)
 
     def fail_all(self, error: NaiadError) -> None:
         """The worker is gone, and everything that it had is lost."""
@@ -138,6 +170,8 @@ class Execution:
                 self._channel.link.unplace(item.inputs)
         batch = self._in_flight.end_batch(number)
         assert batch is not None
+        for _, bundle in batch.bundles:
+            bundle.divide()
         for handle in batch.handles:
             if (entry := self._in_flight.end_job(handle)) is not None:
                 self._fail(entry.job, error, "OTHER", self._clock.now_ns())
@@ -168,3 +202,7 @@ class Execution:
 
     def _set_paused(self, handle: int, is_paused: bool) -> None:
         self._channel.send(Flow(handle, is_paused))
+
+
+def _to_work(handle: int, bundle: Bundle) -> WorkBundle:
+    return WorkBundle(handle, bundle.ids, cast(Any, bundle.inputs))

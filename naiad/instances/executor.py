@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from naiad.core.job import Job
+from naiad.core.bundle import Queued
 from naiad.instances.in_flight import OnExecuted
 
 
@@ -77,6 +78,7 @@ class Executor(Protocol):
         """From now on the instance tells this scheduler, and no other."""
         ...
 
-    def execute(self, jobs: list[Job], on_executed: OnExecuted | None = None) -> None:
-        """Executes a batch; only when `is_free`. The responses go to the streams of the jobs."""
+    def execute(self, jobs: Sequence[Queued], on_executed: OnExecuted | None = None) -> None:
+        """Executes a batch; only when `is_free`. The responses go to the streams of the jobs and
+        the sources of the bundles. `on_executed` is only for batches without bundles."""
         ...

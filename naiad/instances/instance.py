@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import enum
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from naiad import log
+from naiad.core.bundle import Queued
 from naiad.core.clock import Clock, Timer
 from naiad.core.health import InstanceHealth
 from naiad.core.job import Job
@@ -183,7 +184,7 @@ class Instance:
     def attach(self, observer: InstanceObserver) -> None:
         self._observers.attach(observer)
 
-    def execute(self, jobs: list[Job], on_executed: OnExecuted | None = None) -> None:
+    def execute(self, jobs: Sequence[Queued], on_executed: OnExecuted | None = None) -> None:
         self._execution.execute(jobs, on_executed)
 
     # What a model uses.

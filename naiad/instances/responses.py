@@ -52,12 +52,19 @@ class Responses:
         """Decodes the outputs, except those of requests that came encoded from a frontend process.
         Raises BrokenLinkError."""
         batch = self._in_flight.batches.get(message.batch)
-        for job, response in zip(() if batch is None else batch.jobs, message.responses):  # noqa: B905 - `on_executed` compares the numbers
-            if response is not None and (
-                not message.is_inline or job.request.encoded_inputs is None
+        jobs = [] if batch is None else batch.jobs
+        is_inline = message.is_inline
+        try:
+            for index, response in enumerate(
+                message.responses[: len(jobs)] if is_inline else message.responses
             ):
-                outputs: Any = decode_tensors(response.outputs)
-                response.outputs = outputs
+                if response is not None and (
+                    not is_inline or jobs[index].request.encoded_inputs is None
+                ):
+                    outputs: Any = decode_tensors(response.outputs)
+                    response.outputs = outputs
+        except msgspec.DecodeError as error:
+            raise BrokenLinkError(str(error)) from error
         self.on_executed(cast(Executed, message))
 
     def on_executed(self, message: Executed) -> None:
@@ -69,6 +76,8 @@ class Responses:
                 f"response to batch {message.batch}, which the worker does not have"
             )
         if len(message.responses) != len(batch.handles):
+            for _, bundle in batch.bundles:
+                bundle.divide()
             raise BrokenLinkError(
                 f"{len(message.responses)} responses to a batch of {len(batch.handles)} requests"
             )
@@ -77,14 +86,6 @@ class Responses:
         # The next batch is sent first: the worker executes it while the responses of this one are
         # written.
         self._observers.notify_capacity()
-        # Now, while the jobs are still in flight: a reference that is wrong ends the worker,
-        # which fails all that is in flight.
-        for response in message.responses:
-            if response is not None and response.outputs.__class__ is list:
-                for tensor in response.outputs:
-                    if tensor.data.__class__ is REFERENCE:
-                        self._channel.link.resolve(response.outputs)
-                        break
         times = BatchTimes(
             batch.compute_start_ns,
             message.compute_input_end_ns,
@@ -93,16 +94,28 @@ class Responses:
         )
         batch.times = times
         self._statistics.record_execution(batch.batch_size, times)
-        pop = in_flight.jobs.pop
+        is_delivered = False
+        if batch.bundles:
+            is_delivered = self._deliver_bundles(batch, message.responses, times)
         succeeded: list[Job] = []
         responses: list[WorkResponse] = []
-        for handle, response in zip(batch.handles, message.responses, strict=True):
-            if response is not None and (entry := pop(handle, None)) is not None:
-                if response.error is None:
-                    succeeded.append(entry.job)
-                    responses.append(response)
-                else:
-                    self._deliver_error(entry.job, response, response.error, times)
+        if not is_delivered:
+            # Now, while the jobs are still in flight: a reference that is wrong ends the worker,
+            # which fails all that is in flight.
+            for response in message.responses:
+                if response is not None and response.outputs.__class__ is list:
+                    for tensor in response.outputs:
+                        if tensor.data.__class__ is REFERENCE:
+                            self._channel.link.resolve(response.outputs)
+                            break
+            pop = in_flight.jobs.pop
+            for handle, response in zip(batch.handles, message.responses, strict=True):
+                if response is not None and (entry := pop(handle, None)) is not None:
+                    if response.error is None:
+                        succeeded.append(entry.job)
+                        responses.append(response)
+                    else:
+                        self._deliver_error(entry.job, response, response.error, times)
         if in_flight.abandoned:
             in_flight.abandoned.intersection_update(in_flight.jobs)
         if succeeded:
@@ -111,8 +124,43 @@ class Responses:
                 succeeded, times.compute_start_ns, times.compute_end_ns
             )
             self._deliver(succeeded, responses, times)
-        if not in_flight.jobs or not in_flight.num_awaited:
+        if not in_flight.num_awaited:
             self._observers.notify_idle()
+
+    def _deliver_bundles(
+        self, batch: Batch, responses: list[WorkResponse | None], times: BatchTimes
+    ) -> bool:
+        """Delivers the responses of bundles whose requests have all succeeded. Divides the others,
+        so that each of their requests gets its own response. Returns True if these were all
+        responses of the batch."""
+        plan, statistics = self._plan, self._statistics
+        are_all = not batch.jobs
+        num_succeeded = 0
+        for handle, bundle in batch.bundles:
+            if bundle.jobs is not None:
+                are_all = False
+                continue
+            count = len(bundle.handles)
+            start = handle - batch.handles[0]
+            outputs = _plain_outputs(responses[start : start + count])
+            if outputs is None:
+                bundle.divide()
+                are_all = False
+                continue
+            bundle.on_divide = None
+            self._in_flight.num_bundled -= count
+            num_succeeded += count
+            statistics.record_bundle(
+                bundle.start_ns,
+                bundle.batch_size,
+                bundle.queue_start_ns,
+                times.compute_start_ns,
+                times.compute_end_ns,
+            )
+            bundle.source.on_responses(bundle, plan.model_name, plan.model_version, outputs)
+        if num_succeeded:
+            statistics.record_compute(num_succeeded, times)
+        return are_all
 
     def _deliver(self, jobs: list[Job], responses: list[WorkResponse], times: BatchTimes) -> None:
         """Delivers the responses of jobs that have exactly one."""
@@ -192,6 +240,8 @@ class Responses:
         if response is not None:
             self._channel.link.resolve(response.outputs)
         handle, in_flight = message.handle, self._in_flight
+        if in_flight.num_bundled:
+            in_flight.divide(handle)
         entry = in_flight.end_job(handle) if message.is_final else in_flight.jobs.get(handle)
         if entry is None or entry.job.is_null:
             return
@@ -268,3 +318,19 @@ class Responses:
             response.parameters,
             error,
         )
+
+
+def _plain_outputs(responses: list[WorkResponse | None]) -> list[msgspec.Raw] | None:
+    """The outputs of responses that consist of encoded outputs alone; None if one of them does
+    not."""
+    outputs: list[Any] = []
+    for response in responses:
+        if (
+            response is None
+            or response.error is not None
+            or response.parameters
+            or response.outputs.__class__ is list
+        ):
+            return None
+        outputs.append(response.outputs)
+    return outputs

@@ -17,6 +17,7 @@ from naiad.ipc.work import (
     DirectCall,
     EncodedResponse,
     LoadArguments,
+    WorkBundle,
     WorkError,
     WorkRequest,
     WorkResponse,
@@ -71,6 +72,8 @@ class Load(Message, tag=11):
 class Execute(Message, tag=12):
     batch: int
     requests: list[WorkRequest]
+    bundles: list[WorkBundle] = []
+    """Further requests of the batch."""
 
 
 class Cancel(Message, tag=13):

@@ -44,6 +44,23 @@ class WorkRequest(msgspec.Struct, array_like=True):
     key_weight: int = 1
 
 
+class WorkBundle(msgspec.Struct, array_like=True):
+    """Requests that differ in id and data only, and have nothing else."""
+
+    handle: int
+    """The handle of the first request; the others follow."""
+    ids: list[str]
+    """Empty if none of the requests has an id."""
+    inputs: list[list[WorkTensor]]
+
+    def requests(self) -> list[WorkRequest]:
+        ids = self.ids or [""] * len(self.inputs)
+        return [
+            WorkRequest(handle, id, inputs)
+            for handle, (id, inputs) in enumerate(zip(ids, self.inputs, strict=True), self.handle)
+        ]
+
+
 class WorkError(msgspec.Struct, array_like=True):
     code: str
     """The name of a `naiad.errors.Code`, e.g. INVALID_ARG."""

@@ -1,8 +1,8 @@
 """When a batch closes and which waiting jobs are in it: the arithmetic of Triton's dynamic batcher,
 free of time and I/O.
 
-In:  the waiting jobs in order, and the age of the oldest. Out: how many to execute now, or how long
-     to wait.
+In:  the waiting requests in order, and the age of the oldest. Out: how many to execute now, or how
+     long to wait.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from naiad.core.job import Job
+from naiad.core.bundle import Queued
 
 
 class BatchRule(msgspec.Struct, frozen=True):
@@ -33,9 +33,9 @@ class BatchRule(msgspec.Struct, frozen=True):
         """Jobs may differ in a way that keeps them out of one batch."""
         return bool(self.equal_inputs) or self.has_optional_inputs
 
-    def choose(self, jobs: Iterable[Job], oldest_age_ns: int) -> tuple[int, int]:
+    def choose(self, jobs: Iterable[Queued], oldest_age_ns: int) -> tuple[int, int]:
         """Returns (number of jobs to execute, 0) or (0, nanoseconds to wait for more). `jobs` is
-        not empty."""
+        not empty. A bundle comes once for each of its requests."""
         size = count = 0
         best_count = 0
         is_full = False
@@ -63,7 +63,7 @@ class BatchRule(msgspec.Struct, frozen=True):
             return count, 0
         return 0, self.max_queue_delay_ns - oldest_age_ns
 
-    def signature(self, job: Job) -> object:
+    def signature(self, job: Queued) -> object:
         """What must be equal within a batch: the set of inputs, and the shapes (without the batch
         dimension) of those in `equal_inputs`."""
         equal = self.equal_inputs

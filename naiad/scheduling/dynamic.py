@@ -1,7 +1,7 @@
 """Dynamic batching: requests for one model -> batches for its instances.
 
-In:  jobs, from InferenceCore, on the event loop.
-Out: lists of jobs for Instance.execute.
+In:  jobs, from InferenceCore, on the event loop; bundles of requests, from frontend processes.
+Out: lists of jobs and bundles for Instance.execute.
 Rule: only batch_rule.py decides *when* a batch closes, only batch_growth.py whether it waits for
       requests that are about to arrive, only queue.py the *order*, only wait_limit.py how many
       may wait without a policy. This file carries it out. A model without a scheduler in its
@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from naiad.core.bundle import Bundle, Queued
 from naiad.core.clock import Clock, Timer
 from naiad.core.job import Job
 from naiad.core.response import ResponseStream
@@ -67,6 +68,11 @@ class DynamicScheduler:
         used."""
         self.reads_inputs = rule.is_checked
         """Batches are formed by the names and shapes of the jobs' inputs."""
+        self.accepts_bundles = (
+            rule.max_batch_size > 1 and not rule.is_checked and not preserve_ordering
+        )
+        """The requests of a bundle can be executed together, and respond in any order:
+        `enqueue_bundle` may be used."""
         self._rule = rule
         self._clock = clock
         self.now_ns = clock.now_ns
@@ -121,6 +127,20 @@ class DynamicScheduler:
             self._dispatch_enough()
         return stream
 
+    def enqueue_bundle(self, bundle: Bundle) -> bool:
+        """Accepts all requests of a bundle (only where `accepts_bundles`). Returns False, and does
+        nothing, if they must be enqueued one by one, because some may be refused."""
+        if self._is_stopping or (self._busy_since_ns and not self._has_room(len(bundle.handles))):
+            return False
+        bundle.queue_start_ns = self._clock.now_ns()
+        if not self._queue.push_bundle(bundle):
+            return False
+        self._statistics.pending_request_count += len(bundle.handles)
+        self._dispatch_soon()
+        if self._is_dispatch_due and len(self._queue) >= self._growth.enough:
+            self._dispatch_enough()
+        return True
+
     def enqueue_batch(self, jobs: list[Job], batch_size: int) -> None:
         """Accepts a batch that another model's scheduler has formed (only where `accepts_batches`).
         The batch is executed as a whole if an instance is free and nothing is queued; otherwise its
@@ -135,6 +155,13 @@ class DynamicScheduler:
             self._queue.push(job, is_admitted=True)
         self._statistics.pending_request_count += len(jobs)
         self._dispatch_soon()
+
+    def _has_room(self, count: int) -> bool:
+        """Whether `_check_wait` would accept this many requests, one after the other."""
+        assert self._wait_limit is not None
+        num_running = sum(instance.inflight for instance in self._instances)
+        limit = self._wait_limit.max_waiting(num_running)
+        return limit is None or len(self._queue) + count <= limit
 
     def _check_wait(self, job: Job) -> None:
         """Raises NaiadError when the job would wait too long. Calls of a model are not refused:
@@ -218,14 +245,16 @@ class DynamicScheduler:
             self._dispatch_soon()
             return
         while self._queue and (instance := self._free_instance()) is not None:
+            count = len(self._queue)
             batch = self._next_batch()
             if not batch:
                 self._busy_since_ns = 0
                 return
+            count -= len(self._queue)
             if self._busy_since_ns:
-                self._measure(len(batch))
-            self._statistics.pending_request_count -= len(batch)
-            self._growth.on_batch_sent(len(batch))
+                self._measure(count)
+            self._statistics.pending_request_count -= count
+            self._growth.on_batch_sent(count)
             instance.execute(batch)
         if self._queue:
             if self._wait_limit is not None and not self._busy_since_ns:
@@ -272,7 +301,7 @@ class DynamicScheduler:
                 free = instance
         return free
 
-    def _next_batch(self) -> list[Job]:
+    def _next_batch(self) -> list[Queued]:
         """Empty when the batch waits for more jobs; a timer is set then."""
         if self._rule.max_batch_size <= 1:
             return self._queue.pop(1)

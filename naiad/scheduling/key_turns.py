@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from naiad.core.bundle import Queued
 from naiad.core.identity import Identity
 from naiad.core.job import Job
 
@@ -24,7 +25,7 @@ class KeyTurns:
         for job in waiting:
             self._assign(job, 0.0)
 
-    def insert(self, waiting: deque[Job], job: Job) -> None:
+    def insert(self, waiting: deque[Queued], job: Job) -> None:
         now = waiting[0].turn if waiting else 0.0
         if len(self._next) > MAX_KEYS:
             self._next = {key: turn for key, turn in self._next.items() if turn > now}

@@ -6,7 +6,9 @@ it behind all jobs that have not timed out. Within a level API keys take turns
 (naiad.scheduling.key_turns).
 Invariant: `job.queued_in` is a level exactly while the job waits there. A job that is cancelled or
            times out stays in the level's deque until it comes first, and is skipped then. It
-           has lost its request by then, so that no tensors wait there.
+           has lost its request by then, so that no tensors wait there. A bundle
+           (naiad.core.bundle) is one entry that counts as its requests. Once it has been divided,
+           it stays as the place of its jobs.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ import heapq
 import itertools
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
 
 import msgspec
 
+from naiad.core.bundle import Bundle, Queued
 from naiad.core.clock import Clock, Timer
 from naiad.core.identity import Identity
 from naiad.core.job import Job
@@ -59,9 +63,10 @@ class _Level:
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
         self.has_timeouts = bool(policy.default_timeout_us) or policy.allow_timeout_override
-        self.waiting: deque[Job] = deque()
-        self.delayed: deque[Job] = deque()
+        self.waiting: deque[Queued] = deque()
+        self.delayed: deque[Queued] = deque()
         self.size = 0
+        """The number of requests that wait."""
         self.owner: Identity | None = None
         """The key whose jobs wait, if there are no turns."""
         self.turns: KeyTurns | None = None
@@ -88,9 +93,44 @@ class _Level:
     def _removable(self) -> Iterator[Job]:
         """Jobs of clients: what a model or an ensemble waits for is not given up for others."""
         for queue in (self.waiting, self.delayed):
-            for job in queue:
-                if job.queued_in is self and not job.is_inner:
+            for job in self.jobs_of(queue):
+                if not job.is_inner:
                     yield job
+
+    def alive(self, queue: deque[Queued]) -> Iterator[Queued]:
+        """Yields what waits, without leftovers. The jobs of a divided bundle come in its place."""
+        for entry in queue:
+            if entry.queued_in is not self:
+                continue
+            if type(entry) is Bundle and entry.jobs is not None:
+                for job in entry.jobs:
+                    if job.queued_in is self:
+                        yield job
+            else:
+                yield entry
+
+    def jobs_of(self, queue: deque[Queued]) -> list[Job]:
+        """Returns what waits as jobs. Divides the bundles."""
+        jobs: list[Job] = []
+        for entry in self.alive(queue):
+            if type(entry) is Bundle:
+                jobs += entry.divide()
+            else:
+                jobs.append(entry)
+        return jobs
+
+    def skip_leftovers(self, queue: deque[Queued]) -> Queued | None:
+        """Returns the first that waits. Removes what is before it."""
+        while queue:
+            entry = queue[0]
+            if entry.queued_in is self:
+                if type(entry) is not Bundle or entry.jobs is None:
+                    return entry
+                queue.popleft()
+                queue.extendleft(reversed(entry.jobs))
+            else:
+                queue.popleft()
+        return None
 
     def add(self, job: Job) -> None:
         """Adds a job of another key than `owner`, or while keys take turns."""
@@ -104,10 +144,10 @@ class _Level:
             if key_of(owner) == key_of(self.owner):  # the key file was read again
                 self.waiting.append(job)
                 return
-            self.waiting = deque(kept for kept in self.waiting if kept.queued_in is self)
-            self.turns = KeyTurns(self.waiting)
-        while self.waiting and self.waiting[0].queued_in is not self:
-            self.waiting.popleft()
+            jobs = self.jobs_of(self.waiting)
+            self.waiting = deque(jobs)
+            self.turns = KeyTurns(jobs)
+        self.skip_leftovers(self.waiting)
         self.turns.insert(self.waiting, job)
 
 
@@ -176,6 +216,35 @@ class JobQueue:
             if timeout_us:
                 self._expire_at(job.queue_start_ns + timeout_us * 1000, level, job)
 
+    def push_bundle(self, bundle: Bundle) -> bool:
+        """Adds the requests of a bundle as one entry. Returns False, and does nothing, if they must
+        be pushed one by one: the level has no room for all of them, they have time limits, or
+        API keys take turns."""
+        level = self._levels[self._default_level - 1]
+        policy = level.policy
+        limit = policy.max_queue_size or self._max_queue_size
+        count = len(bundle.handles)
+        if (
+            (limit and level.size + count > limit)
+            or policy.default_timeout_us
+            or level.turns is not None
+            or level.owner is not None
+        ):
+            return False
+        level.waiting.append(bundle)
+        level.size += count
+        self._size += count
+        bundle.queued_in = level
+        bundle.on_divide = self._on_divided
+        return True
+
+    def _on_divided(self, bundle: Bundle, jobs: list[Job]) -> None:
+        level = bundle.queued_in
+        assert isinstance(level, _Level)
+        for job in jobs:
+            job.queued_in = level
+            job.stream.on_cancel(self._cancel, level, job)
+
     def has_room(self, job: Job, limit: int) -> bool:
         """Whether fewer than `limit` jobs would be served before this one, or fewer of its API key
         than its part of the limit."""
@@ -185,40 +254,57 @@ class JobQueue:
         level = self._levels[number - 1]
         return limit > 0 and (level.size < limit or level.victim(job, limit) is not None)
 
-    def first(self) -> Job | None:
+    def first(self) -> Queued | None:
         for level in self._levels:
             for queue in (level.waiting, level.delayed):
-                while queue:
-                    if queue[0].queued_in is level:
-                        return queue[0]
-                    queue.popleft()
+                entry = level.skip_leftovers(queue)
+                if entry is not None:
+                    return entry
         return None
 
-    def in_order(self) -> Iterator[Job]:
-        """Yields the jobs without copying them; the queue must not change meanwhile."""
+    def in_order(self) -> Iterator[Queued]:
+        """Yields an entry for each request, so a bundle comes once for each of its requests.
+        Nothing is copied; the queue must not change meanwhile."""
         for level in self._levels:
             for queue in (level.waiting, level.delayed):
-                for job in queue:
-                    if job.queued_in is level:
-                        yield job
+                for entry in queue:
+                    if entry.queued_in is level:
+                        if type(entry) is Bundle:
+                            yield from _each_request(entry)
+                        else:
+                            yield entry
 
-    def pop(self, count: int) -> list[Job]:
-        """Removes and returns the first `count` jobs."""
-        popped: list[Job] = []
+    def pop(self, count: int) -> list[Queued]:
+        """Removes and returns the first `count` requests. A bundle is split if it has more."""
+        popped: list[Queued] = []
+        left = count
         for level in self._levels:
             for queue in (level.waiting, level.delayed):
-                while queue and len(popped) < count:
-                    job = queue.popleft()
-                    if job.queued_in is level:
-                        job.queued_in = None
-                        level.size -= 1
-                        popped.append(job)
-        self._size -= len(popped)
+                while queue and left:
+                    entry = queue.popleft()
+                    if entry.queued_in is not level:
+                        continue
+                    size = 1
+                    if type(entry) is Bundle:
+                        if entry.jobs is not None:
+                            queue.extendleft(reversed(entry.jobs))
+                            continue
+                        size = len(entry.handles)
+                        if size > left:
+                            queue.appendleft(entry)
+                            entry, size = entry.split(left), left
+                        entry.on_divide = None
+                    entry.queued_in = None
+                    level.size -= size
+                    left -= size
+                    popped.append(entry)
+        self._size -= count - left
         return popped
 
     def remove_all(self, error: NaiadError) -> None:
-        for job in self.pop(self._size):
-            self._on_removed(job, error)
+        for entry in self.pop(self._size):
+            for job in entry.divide() if type(entry) is Bundle else (entry,):
+                self._on_removed(job, error)
 
     def _cancel(self, level: _Level, job: Job) -> None:
         if job.queued_in is level:
@@ -231,8 +317,8 @@ class JobQueue:
         level.size -= 1
         self._size -= 1
         if len(level.waiting) + len(level.delayed) > 2 * level.size + MAX_LEFTOVERS:
-            level.waiting = deque(kept for kept in level.waiting if kept.queued_in is level)
-            level.delayed = deque(kept for kept in level.delayed if kept.queued_in is level)
+            level.waiting = deque(level.alive(level.waiting))
+            level.delayed = deque(level.alive(level.delayed))
         self._on_removed(job, error)
         job.request = _GONE
 
@@ -277,6 +363,12 @@ class JobQueue:
             level.delayed.append(job)
         else:
             self._remove(level, job, unavailable("Request timeout expired"))
+
+
+def _each_request(bundle: Bundle) -> Iterable[Queued]:
+    if bundle.jobs is None:
+        return repeat(bundle, len(bundle.handles))
+    return [job for job in bundle.jobs if job.queued_in is bundle.queued_in]
 
 
 def _is_waiting(reference: weakref.ref[Job]) -> bool:

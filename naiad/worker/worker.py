@@ -185,6 +185,8 @@ class Worker:
 
     def _open_requests(self, message: Execute) -> list[WorkRequest]:
         requests = message.requests
+        for bundle in message.bundles:
+            requests += bundle.requests()
         is_open = self.runtime.open.add
         for request in requests:
             is_open(request.handle)

@@ -29,3 +29,6 @@ def test_a_call_has_the_key_that_its_requests_have_in_common() -> None:
     identity = in_flight.find_identity([])
     assert identity is not None
     assert identity.key_id == "alice"
+    in_flight.num_bundled = 1
+    assert in_flight.find_identity([]) is None
+    assert in_flight.find_identity([1]) is ALICE

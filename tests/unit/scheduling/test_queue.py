@@ -5,16 +5,19 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from naiad.core.bundle import Bundle, Queued
 from naiad.core.identity import Identity
 from naiad.core.job import Job
+from naiad.core.request import InferRequest
 from naiad.core.tensor import Tensor
-from naiad.errors import NaiadError
+from naiad.errors import NaiadError, unavailable
 from naiad.scheduling.queue import MAX_LEFTOVERS, JobQueue, QueuePolicy
 from tests.fakes import FakeClock, fake_job
 
@@ -163,7 +166,7 @@ def keyed(queue: JobQueue, identity: Identity | None, count: int = 1) -> list[Jo
     return jobs
 
 
-def owners(jobs: list[Job]) -> str:
+def owners(jobs: Sequence[Queued]) -> str:
     return "".join(
         "-" if job.request.identity is None else job.request.identity.key_id[0] for job in jobs
     )
@@ -265,3 +268,88 @@ def test_no_key_gives_up_what_a_model_waits_for() -> None:
     with pytest.raises(NaiadError, match="Exceeds maximum queue size"):
         keyed(queue, BOB)
     assert len(queue) == 2
+
+
+# Bundles.
+
+
+class Source:
+    def on_split(self, part: Bundle) -> None:
+        pass
+
+    def on_divided(self, bundle: Bundle, jobs: list[Job]) -> None:
+        pass
+
+    def on_responses(self, *arguments: object) -> None:
+        raise AssertionError
+
+
+def bundle_of(count: int) -> Bundle:
+    inputs = [msgspec.Raw(b"\x90")] * count
+    ids = [str(number) for number in range(count)]
+    return Bundle(Source(), InferRequest("m", []), list(range(count)), [0] * count, ids, inputs)
+
+
+def test_keys_divide_a_waiting_bundle() -> None:
+    queue = JobQueue(FakeClock(), ignore)
+    bundle = bundle_of(4)
+    assert queue.push_bundle(bundle)
+    (job,) = keyed(queue, ALICE)
+    assert bundle.jobs is not None
+    assert not queue.push_bundle(bundle_of(2))
+    assert len(queue) == 5
+    assert owners(queue.pop(5)) == "-a---"
+    assert job.queued_in is None
+    keyed(queue, ALICE)
+    assert not queue.push_bundle(bundle_of(2))
+    keyed(queue, None)
+    queue.pop(2)
+    keyed(queue, None)
+    assert queue.push_bundle(bundle_of(2))
+
+
+def test_a_bundle_gives_up_requests_for_another_key() -> None:
+    removed: list[str] = []
+    queue = JobQueue(
+        FakeClock(),
+        lambda job, error: removed.append(job.request.id),
+        QueuePolicy(max_queue_size=4),
+    )
+    assert queue.push_bundle(bundle_of(4))
+    keyed(queue, ALICE, 2)
+    assert removed == ["3", "2"]
+    assert len(queue) == 4
+
+
+def test_a_queue_counts_the_requests_of_bundles() -> None:
+    queue = JobQueue(FakeClock(), ignore, max_queue_size=5)
+    assert queue.push_bundle(bundle_of(3))
+    assert not queue.push_bundle(bundle_of(3))
+    (last,) = keyed(queue, None)
+    assert len(queue) == 4
+    assert len(list(queue.in_order())) == 4
+    (head,) = queue.pop(2)
+    assert isinstance(head, Bundle)
+    assert head.ids == ["0", "1"]
+    rest = queue.first()
+    assert isinstance(rest, Bundle)
+    jobs = rest.divide()
+    assert [job.request.id for job in jobs] == ["2"]
+    assert list(queue.in_order()) == [*jobs, last]
+    jobs[0].stream.cancel()
+    assert list(queue.in_order()) == [last]
+    assert queue.first() is last
+    assert queue.pop(9) == [last]
+    assert len(queue) == 0
+
+
+def test_all_requests_of_waiting_bundles_are_removed() -> None:
+    removed: list[str] = []
+    queue = JobQueue(FakeClock(), lambda job, error: removed.append(job.request.id))
+    assert queue.push_bundle(bundle_of(3))
+    divided = bundle_of(2)
+    assert queue.push_bundle(divided)
+    divided.divide()
+    queue.remove_all(unavailable("no"))
+    assert removed == ["0", "1", "2", "0", "1"]
+    assert len(queue) == 0
