@@ -109,9 +109,9 @@ class TestMemory:
         queue = queue_of(clock, QueuePolicy(default_timeout_us=60_000_000))
         job, tensor = watched_job(clock)
         queue.push(job)
-        (popped,) = queue.pop(1)
-        popped.stream.close()
-        del job, popped
+        assert queue.pop(1) == [job]
+        job.stream.close()
+        del job
         assert tensor() is None
 
     def test_timeouts_of_executed_jobs_do_not_pile_up(self) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
+from naiad.core.bundle import Queued
 from naiad.core.job import Job
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.request import InferRequest
@@ -47,10 +48,10 @@ class Worker(FakeInstance):
         self.starts_ns: list[int] = []
         self.cancelled: list[str] = []
 
-    def execute(self, jobs: list[Job], on_executed: Any = None) -> None:
+    def execute(self, jobs: Sequence[Queued], on_executed: Any = None) -> None:
         super().execute(jobs, on_executed)
         self.starts_ns.append(self.clock.now_ns())
-        for job in jobs:
+        for job in self.batches[-1]:
             job.stream.on_cancel(self.cancelled.append, job.request.id)
 
     def reply(self, respond: Respond = plus_one) -> None:
