@@ -249,8 +249,11 @@ class ModelStatistics:
         request_ns = [end_ns - one_ns for one_ns in start_ns]
         queue_ns, count = compute_start_ns - queue_start_ns, len(request_ns)
         self.inference_count += batch_size * count
-        self.success.add(sum(request_ns), count)
-        self.queue.add(queue_ns * count, count)
+        success, queue = self.success, self.queue
+        success.count += count
+        success.ns += sum(request_ns)
+        queue.count += count
+        queue.ns += queue_ns * count
         self._waiting_request_ns += request_ns
         self._waiting_queue_ns += [queue_ns] * count
         self._waiting_first_ns += request_ns

@@ -6,7 +6,7 @@ and responses travel in lists: one message per turn of the sender's event loop.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TypeAlias, final
 
 import msgspec
 
@@ -253,6 +253,7 @@ class RemoteResponse(msgspec.Struct, array_like=True):
     reference that a worker has put there must not be followed."""
 
 
+@final
 class BundleResponse(msgspec.Struct, array_like=True):
     """The final responses of requests that have all succeeded."""
 

@@ -381,12 +381,14 @@ class FrontendSession:
         )
 
     def _send_responses(self, responses: list[RemoteResponse | BundleResponse]) -> None:
-        self._channel.send(
-            Respond(
-                [item for item in responses if isinstance(item, RemoteResponse)],
-                [item for item in responses if isinstance(item, BundleResponse)],
-            )
-        )
+        singles: list[RemoteResponse] = []
+        bundles: list[BundleResponse] = []
+        for item in responses:
+            if type(item) is BundleResponse:
+                bundles.append(item)
+            else:
+                singles.append(item)
+        self._channel.send(Respond(singles, bundles))
 
     # Calls.
 

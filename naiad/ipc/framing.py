@@ -27,6 +27,7 @@ RETRY_AFTER_S = 1
 M = TypeVar("M")
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 1 << 31
+_OWN_MESSAGES = frozenset({Slots, Released, Unmapped})
 _LOST = -1
 """Stands for the rest of a message's descriptors, for which this process had no room."""
 
@@ -222,14 +223,14 @@ class Link(Generic[M]):
                     else data[at + 4 : at + 4 + size]
                 )
                 at += 4 + size
-                if isinstance(message, Slots):
+                if message.__class__ not in _OWN_MESSAGES:
+                    yield message
+                elif isinstance(message, Slots):
                     self._on_slots(message)
                 elif isinstance(message, Released):
                     self._on_released(message)
                 elif isinstance(message, Unmapped):
                     self._on_unmapped(message)
-                else:
-                    yield message
         except (msgspec.DecodeError, ValueError) as error:
             raise BrokenLinkError(str(error)) from error
         if (at == 0) if self._incoming else (at == end):

@@ -33,6 +33,11 @@ class BatchRule(msgspec.Struct, frozen=True):
         """Jobs may differ in a way that keeps them out of one batch."""
         return bool(self.equal_inputs) or self.has_optional_inputs
 
+    @property
+    def is_by_size(self) -> bool:
+        """A batch holds as many waiting requests as fit, and never waits for more."""
+        return not (self.preferred_batch_sizes or self.max_queue_delay_ns or self.is_checked)
+
     def choose(self, jobs: Iterable[Queued], oldest_age_ns: int) -> tuple[int, int]:
         """Returns (number of jobs to execute, 0) or (0, nanoseconds to wait for more). `jobs` is
         not empty. A bundle comes once for each of its requests."""

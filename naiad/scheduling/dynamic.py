@@ -74,6 +74,7 @@ class DynamicScheduler:
         """The requests of a bundle can be executed together, and respond in any order:
         `enqueue_bundle` may be used."""
         self._rule = rule
+        self._is_by_size = rule.is_by_size
         self._clock = clock
         self.now_ns = clock.now_ns
         self._statistics = statistics
@@ -305,6 +306,8 @@ class DynamicScheduler:
         """Empty when the batch waits for more jobs; a timer is set then."""
         if self._rule.max_batch_size <= 1:
             return self._queue.pop(1)
+        if self._is_by_size:
+            return self._queue.pop_size(self._rule.max_batch_size)
         now_ns = self._clock.now_ns()
         first = self._queue.first()
         assert first is not None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -276,29 +277,50 @@ class JobQueue:
 
     def pop(self, count: int) -> list[Queued]:
         """Removes and returns the first `count` requests. A bundle is split if it has more."""
+        return self._pop(count, sys.maxsize)
+
+    def pop_size(self, max_size: int) -> list[Queued]:
+        """Removes and returns the first requests whose batch sizes together are at most `max_size`,
+        and at least one request."""
+        return self._pop(self._size, max_size)
+
+    def _pop(self, count: int, room: int) -> list[Queued]:
+        """`room` is the limit for the sum of the batch sizes."""
         popped: list[Queued] = []
-        left = count
         for level in self._levels:
             for queue in (level.waiting, level.delayed):
-                while queue and left:
+                before = count
+                while queue and count > 0 and room > 0:
                     entry = queue.popleft()
                     if entry.queued_in is not level:
                         continue
-                    size = 1
                     if type(entry) is Bundle:
                         if entry.jobs is not None:
                             queue.extendleft(reversed(entry.jobs))
                             continue
                         size = len(entry.handles)
-                        if size > left:
+                        fitting = min(size, count, room // entry.batch_size)
+                        if not fitting and not popped:
+                            fitting = 1
+                        room -= fitting * entry.batch_size
+                        if fitting < size:
                             queue.appendleft(entry)
-                            entry, size = entry.split(left), left
+                            if not fitting:
+                                room = 0
+                                break
+                            entry = entry.split(fitting)
                         entry.on_divide = None
+                        count -= fitting
+                    else:
+                        room -= entry.batch_size
+                        if room < 0 and popped:
+                            queue.appendleft(entry)
+                            break
+                        count -= 1
                     entry.queued_in = None
-                    level.size -= size
-                    left -= size
                     popped.append(entry)
-        self._size -= count - left
+                level.size -= before - count
+                self._size -= before - count
         return popped
 
     def remove_all(self, error: NaiadError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, unavailable
+from naiad.scheduling.batch_rule import BatchRule
 from naiad.scheduling.queue import MAX_LEFTOVERS, JobQueue, QueuePolicy
 from tests.fakes import FakeClock, fake_job
 
@@ -353,3 +355,39 @@ def test_all_requests_of_waiting_bundles_are_removed() -> None:
     queue.remove_all(unavailable("no"))
     assert removed == ["0", "1", "2", "0", "1"]
     assert len(queue) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_requests_that_fit_are_those_that_the_rule_chooses(seed: int) -> None:
+    """`pop_size` is the short form of the rule for models without preferred sizes and delay."""
+    numbers = random.Random(seed)
+    rule = BatchRule(8)
+    assert rule.is_by_size
+    sizes = [numbers.randint(1, 9) for _ in range(12)]
+    counts = [numbers.randint(0, 6) for _ in sizes]
+    queues = []
+    for _ in range(2):
+        queue = JobQueue(FakeClock(), ignore)
+        for size, count in zip(sizes, counts, strict=True):
+            if count > 1:
+                bundle = bundle_of(count)
+                bundle.batch_size = size
+                assert queue.push_bundle(bundle)
+                if count == 5:
+                    bundle.divide()[2].stream.cancel()
+            else:
+                queue.push(fake_job(batch_size=size))
+        queues.append(queue)
+    one, other = queues
+    while one:
+        chosen, _ = rule.choose(one.in_order(), 0)
+        assert shapes(one.pop(chosen)) == shapes(other.pop_size(8))
+        assert len(one) == len(other)
+    assert other.pop_size(8) == []
+
+
+def shapes(entries: Sequence[Queued]) -> list[tuple[int, list[str]]]:
+    return [
+        (entry.batch_size, entry.ids if isinstance(entry, Bundle) else [entry.request.id])
+        for entry in entries
+    ]
