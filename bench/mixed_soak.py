@@ -5,9 +5,10 @@
 A live server has small and large tensors over HTTP and gRPC, streams, sequences, an ensemble, a
 language model where torch is installed, clients that leave at random moments, wrong requests, a
 reload and a load and unload every minute, and kills of random workers and templates. Every
-response is checked. The folder gets `samples.csv` (every 10 s), `server.log`, and at the end
-`summary.md` and `soak.svg`; `python -m bench.soak_report FOLDER` makes these two at any time. The
-exit code is 1 if a response was wrong, a request failed without a kill, or a reading grew.
+response is checked. The folder gets `samples.csv` (every 10 s), `processes.csv` (the memory of each
+process, every minute), `server.log`, and at the end `summary.md` and `soak.svg`; `python -m
+bench.soak_report FOLDER` makes these two at any time. The exit code is 1 if a response was wrong, a
+request failed without a kill, or a reading grew.
 
 The load is gentle on purpose: the figure that counts is what is left after hours.
 """
@@ -30,7 +31,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.process_tree import cpu_seconds, memory_bytes
+from bench.process_tree import cpu_seconds, memory_bytes, process_memory_bytes
 from bench.soak_clients import Client, make_clients
 from bench.soak_report import FIELDS, Sample, write_report
 from tests.attacks.random_kills import (
@@ -49,6 +50,9 @@ from tests.server.harness import Server, launch_naiad, process_name, process_tre
 from tests.server.model_folder import Control, model_code, put, write_model
 
 SAMPLE_S = 10.0
+DETAILS_EVERY = 6
+"""Samples from one table of all processes to the next."""
+MEMORY = ("Pss_Anon", "Pss_Shmem", "Pss_File")
 KILL_S = 20.0
 """Mean time between kills."""
 TEMPLATE_SHARE = 0.05
@@ -199,7 +203,8 @@ class Soak:
         before_s = RESTART_LIMIT_S if "is restarting" in message else NOTICE_S
         with self._lock:
             is_explained = any(
-                kill.model in models and start_s - before_s <= kill.time_s <= end_s
+                (kill.model in models or client.model == "*")
+                and start_s - before_s <= kill.time_s <= end_s
                 for kill in reversed(self._kills)
             )
             self.lost[client.name] += 1
@@ -270,18 +275,25 @@ class Soak:
 
     def _sample_until(self, end_s: float) -> None:
         start_s = time.monotonic()
-        num_lines = 0
+        num_lines = num_samples = 0
         with (
             (self._folder / "samples.csv").open("w", newline="") as table,
+            (self._folder / "processes.csv").open("w", newline="") as processes,
             (self._folder / "server.log").open("w") as log,
         ):
-            writer = csv.writer(table)
+            writer, details = csv.writer(table), csv.writer(processes)
             writer.writerow(FIELDS)
+            details.writerow(["time_s", "pid", "name", *MEMORY])
             while time.monotonic() < end_s:
                 if self._server.process.poll() is not None:
                     raise AssertionError(f"the server ended{self._server.tail()}")
-                writer.writerow(self._sample(time.monotonic() - start_s).row())
+                sample = self._sample(time.monotonic() - start_s)
+                writer.writerow(sample.row())
                 table.flush()
+                if num_samples % DETAILS_EVERY == 0:
+                    details.writerows(self._details(sample.time_s))
+                    processes.flush()
+                num_samples += 1
                 lines = self._server.lines[num_lines:]
                 num_lines += len(lines)
                 log.writelines(f"{line}\n" for line in lines)
@@ -297,6 +309,7 @@ class Soak:
         return Sample(
             time_s=round(time_s, 1),
             pss_bytes=memory["Pss"],
+            own_bytes=memory["Pss_Anon"] + memory["Pss_Shmem"],
             server_bytes=private_bytes(self._server.pid),
             descriptors=num_descriptors([self._server.pid]),
             all_descriptors=num_descriptors(tree),
@@ -309,6 +322,11 @@ class Soak:
             reloads=self._num_reloads,
             violations=len(self.violations),
         )
+
+    def _details(self, time_s: float) -> Iterator[list[object]]:
+        for pid in process_tree(self._server.pid):
+            memory = process_memory_bytes(pid)
+            yield [time_s, pid, process_name(pid), *(memory[key] for key in MEMORY)]
 
     # The end.
 

@@ -2,12 +2,13 @@
 are refused, and the server's memory.
 
     python -m bench.overload [--minutes 5] [--service-ms 5] [--body-kib 64] [--overload 10]
+        [half] [full] [overload] [short-queue] [small-budget]
 
 Requests arrive at a fixed rate, whether earlier ones have been served or not, on as many
 connections as that needs. The capacity is measured first, with a few clients that each wait for
 their response. Every row is a server of its own: half of the capacity, the capacity, then the
 overload with the default queue, with a short one (`--max-queue-size`), and with a memory budget
-that is reached before the queue is full.
+that is reached before the queue is full. Names choose rows; without names all are run.
 
 The first seconds of an overload are a burst, which the queue lets in (--max-queue-wait-secs); the
 column "settled p99" leaves them out. The exit code is 1 if a request got neither 200 nor 503 with
@@ -73,6 +74,7 @@ ALLOWED_BYTES = 128 * MIB
 
 
 class Row(msgspec.Struct):
+    key: str
     name: str
     load: float
     """As a multiple of the capacity."""
@@ -276,11 +278,18 @@ def percentile_ms(values: list[float], fraction: float) -> float:
 def rows(chosen: Any) -> Iterator[Row]:
     small_budget = max(64 * chosen.body_kib * 1024, 4 * MIB)
     overload = chosen.overload
-    yield Row("0.5x", 0.5)
-    yield Row("1x", 1.0)
-    yield Row(f"{overload:g}x", overload)
-    yield Row(f"{overload:g}x, --max-queue-size=4", overload, ["--max-queue-size=4"], 4)
+    yield Row("half", "0.5x", 0.5)
+    yield Row("full", "1x", 1.0)
+    yield Row("overload", f"{overload:g}x", overload)
     yield Row(
+        "short-queue",
+        f"{overload:g}x, --max-queue-size=4",
+        overload,
+        ["--max-queue-size=4"],
+        4,
+    )
+    yield Row(
+        "small-budget",
         f"{overload:g}x, budget of {small_budget // MIB} MiB",
         overload,
         [f"--request-memory-byte-size={small_budget}"],
@@ -316,12 +325,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("rows", nargs="*", help="rows to run; all of them by default")
     parser.add_argument("--minutes", type=float, default=5.0, help="time for each row")
     parser.add_argument("--service-ms", type=float, default=5.0)
     parser.add_argument("--body-kib", type=int, default=64)
     parser.add_argument("--overload", type=float, default=10.0)
     parser.add_argument("--refusal-ms", type=float, default=250.0)
     chosen = parser.parse_args()
+    unknown = set(chosen.rows) - {row.key for row in rows(chosen)}
+    if unknown:
+        parser.error(f"unknown rows: {', '.join(sorted(unknown))}")
     request = infer_request(chosen.body_kib * 1024)
     print(
         "| load | sent | served | refused | served p50 / p99 ms | settled p99 ms "
@@ -335,6 +348,8 @@ def main() -> int:
         (model / "config.pbtxt").write_text(CONFIG % (chosen.service_ms / 1000))
         (model / "1" / "model.py").write_text(MODEL)
         for row in rows(chosen):
+            if chosen.rows and row.key not in chosen.rows:
+                continue
             with naiad([folder], row.flags) as server:
                 rate_per_s = row.load * _capacity_per_s(server, request)
                 outcome = uvloop.run(_load(server, request, rate_per_s, 60 * chosen.minutes))

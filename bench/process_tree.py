@@ -13,6 +13,7 @@ from tests.server.harness import process_tree
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
+_FIELDS = ("Rss", "Pss", "Anonymous", "Pss_Anon", "Pss_Shmem", "Pss_File")
 
 
 def cpu_seconds(pid: int) -> float:
@@ -28,18 +29,27 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory_bytes(pid: int) -> dict[str, int]:
-    """Returns the sums of Rss, Pss and anonymous memory over the tree."""
-    total = {"Rss": 0, "Pss": 0, "Anonymous": 0}
+    """Returns the sums of Rss, Pss and anonymous memory over the tree, and the three parts of Pss:
+    anonymous memory, shared memory, and mapped files."""
+    total = dict.fromkeys(_FIELDS, 0)
     for member in set(process_tree(pid)):
-        try:
-            lines = Path(f"/proc/{member}/smaps_rollup").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        for line in lines[1:]:
-            key, value = line.split(":")
-            if key in total:
-                total[key] += int(value.split()[0]) * 1024
+        for key, value in process_memory_bytes(member).items():
+            total[key] += value
     return total
+
+
+def process_memory_bytes(pid: int) -> dict[str, int]:
+    """Returns the same for one process; zeros if it has ended."""
+    memory = dict.fromkeys(_FIELDS, 0)
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return memory
+    for line in lines[1:]:
+        key, value = line.split(":")
+        if key in memory:
+            memory[key] = int(value.split()[0]) * 1024
+    return memory
 
 
 def num_processes(pid: int) -> int:

@@ -231,7 +231,9 @@ class LeavingClient:
             connection.sendall(self._chance.choice(self._requests(number)))
             pause(self._chance)
             with contextlib.suppress(BlockingIOError):
-                start = connection.recv(self._chance.randrange(12, 65536), socket.MSG_DONTWAIT)
+                start = connection.recv(self._chance.randrange(1024, 65536), socket.MSG_DONTWAIT)
+                if start.startswith(b"HTTP/1.1 500"):
+                    raise RefusedError(start.decode())  # right only if its worker was killed
                 assert start.startswith((b"HTTP/1.1 200", b"HTTP/1.1 503")), start[:200]
 
     def _connect(self) -> socket.socket:

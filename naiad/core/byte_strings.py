@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
 _LENGTH = struct.Struct("<I")
+_GROUP = 4096
+_SHORT_BYTES = 256
+MIN_RUN_BYTES = 1024
+RUN_INTERVAL = 256
+"""The number of elements after which to look for a run of equal lengths again."""
 
 
 def encode_byte_strings(elements: Iterable[Any]) -> bytes:
@@ -21,15 +27,28 @@ def encode_byte_strings(elements: Iterable[Any]) -> bytes:
     """
     if isinstance(elements, np.ndarray):
         elements = elements.ravel().tolist()
-    parts: list[bytes] = []
-    for element in elements:
-        if isinstance(element, (bytearray, memoryview)):
-            element = bytes(element)
-        elif not isinstance(element, bytes):
-            element = str(element).encode()
-        parts.append(_LENGTH.pack(len(element)))
-        parts.append(element)
-    return b"".join(parts)
+    rest = iter(elements)
+    pieces: list[bytes] = []
+    # In groups, because a list of all lengths takes ten times the memory of short elements.
+    while group := list(islice(rest, _GROUP)):
+        pieces.append(_encode_group(group))
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _encode_group(elements: list[Any]) -> bytes:
+    if set(map(type, elements)) != {bytes}:
+        elements = [_element_bytes(element) for element in elements]
+    sizes = list(map(len, elements))
+    if sizes.count(sizes[0]) == len(sizes):
+        length = _LENGTH.pack(sizes[0])
+        return length + length.join(elements)
+    return b"".join(chain.from_iterable(zip(map(_LENGTH.pack, sizes), elements, strict=True)))
+
+
+def _element_bytes(element: Any) -> bytes:
+    if isinstance(element, (bytes, bytearray, memoryview)):
+        return bytes(element)
+    return str(element).encode()
 
 
 def split_byte_strings(data: bytes | bytearray | memoryview) -> list[bytes]:
@@ -44,10 +63,20 @@ def split_byte_string_pieces(
     past the end of the data."""
     view, end, offset = memoryview(data), len(data), 0
     elements: list[bytes] = []
+    num_read, next_run = 0, RUN_INTERVAL
     while offset < end:
         if len(elements) >= max_elements:
             yield elements
             elements = []
+        if num_read >= next_run and end - offset > MIN_RUN_BYTES:
+            run = count_equal(view, offset, max_elements - len(elements))
+            elements += _equal_elements(view[offset : offset + run.num_bytes], run.num_elements)
+            offset += run.num_bytes
+            num_read += run.num_elements
+            next_run = num_read + (0 if run.may_continue else RUN_INTERVAL)
+            if run.num_elements:
+                continue
+        num_read += 1
         if offset + 4 > end:
             raise ValueError(
                 f"incomplete string length indicator: {end - offset} bytes left, expected 4"
@@ -60,6 +89,16 @@ def split_byte_string_pieces(
         offset += size
     if elements:
         yield elements
+
+
+def _equal_elements(data: memoryview, count: int) -> list[bytes]:
+    """Splits elements that all have the same length."""
+    if len(data) == 4 * count:
+        return [b""] * count
+    stride = len(data) // count
+    # A slice of bytes is made faster than one of a view; copies of long elements cost more.
+    block = bytes(data) if stride <= _SHORT_BYTES else data
+    return [bytes(block[offset : offset + stride - 4]) for offset in range(4, len(data), stride)]
 
 
 class EqualRun(NamedTuple):

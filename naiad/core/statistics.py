@@ -99,6 +99,9 @@ class CompletedRequest(Protocol):
 MAX_WAITING = 1024
 """Sort the collected durations into buckets once there are more than this many."""
 
+MAX_RESPONSES = 1000
+"""The responses of one request that have counters of their own. A stream may have millions, and
+the counters stay until the model is unloaded."""
 FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 
 
@@ -289,9 +292,12 @@ class ModelStatistics:
         if len(self._waiting_first_ns) > MAX_WAITING:
             self._sort_waiting()
 
-    def response(self, index: int) -> ResponseStatistics:
+    def response(self, index: int) -> ResponseStatistics | None:
+        """Returns the counters for the n-th response of a request. None from MAX_RESPONSES on."""
         statistics = self.responses.get(index)
         if statistics is None:
+            if index >= MAX_RESPONSES:
+                return None
             statistics = self.responses[index] = ResponseStatistics()
         return statistics
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MISMATCHES_PER_LEARNING = 16
 """A response layout is learned again only after this many responses that did not match it: some
 models return a new shape every time."""
-_MAX_TEMPLATES = 1024
+_MAX_TEMPLATES = 256
 
 
 class MessagePlan:
@@ -109,7 +109,7 @@ class MessagePlans:
             return None
         key = tuple(layout.pieces)
         plan = self.cache.get(model, key)
-        if plan is None:
+        if plan is None and self.cache.is_worth(model, key, num_bytes):
             plan = MessagePlan(layout)
             self.cache.add(model, key, plan)
         return plan

@@ -72,8 +72,11 @@ class HttpPlans:
         request = decoded.request
         if not is_only_id(split, request.id):
             return None
+        key = BinaryPlan, model_version, bool(split.id), split.rest
+        if not self.cache.is_worth(model, key, len(body)):
+            return None
         plan = BinaryPlan(model, model_version, request, decoded.formats, split.rest)
-        self.cache.add(model, (BinaryPlan, model_version, bool(split.id), split.rest), plan)
+        self.cache.add(model, key, plan)
         return plan
 
     def _learn_json(

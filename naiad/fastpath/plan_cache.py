@@ -10,11 +10,16 @@ from collections.abc import Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from naiad.core.seen_keys import SeenKeys
+
 if TYPE_CHECKING:
     from naiad.repository.model import Model
 
 MAX_PLANS = 1024
 """Clients that never repeat themselves must not fill the memory: a full cache starts again."""
+LARGE_BYTES = 64 * 1024
+"""A larger request gets a plan when it comes the second time: its data costs more than the plan
+saves, and large tensors of ever new shapes would fill the cache."""
 
 
 class RetirablePlan(Protocol):
@@ -30,6 +35,7 @@ class PlanCache(Generic[PlanT]):
     def __init__(self) -> None:
         self._plans: dict[Model, dict[Hashable, PlanT]] = {}
         self._num_plans = 0
+        self._seen = SeenKeys()
 
     def __len__(self) -> int:
         return self._num_plans
@@ -37,6 +43,10 @@ class PlanCache(Generic[PlanT]):
     def get(self, model: Model, key: Hashable) -> PlanT | None:
         plans = self._plans.get(model)
         return None if plans is None else plans.get(key)
+
+    def is_worth(self, model: Model, key: Hashable, num_bytes: int) -> bool:
+        """Returns True if a plan for requests of `num_bytes` should be made."""
+        return num_bytes <= LARGE_BYTES or self._seen.add((model, key))
 
     def add(self, model: Model, key: Hashable, plan: PlanT) -> None:
         if self._num_plans >= MAX_PLANS:

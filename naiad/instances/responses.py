@@ -271,6 +271,8 @@ class Responses:
     def _count_response(self, entry: OpenJob, response: WorkResponse | None, now_ns: int) -> None:
         statistics = self._statistics.response(entry.num_responses)
         entry.num_responses += 1
+        if statistics is None:
+            return
         took_ns = now_ns - entry.batch.compute_start_ns
         if response is None:
             statistics.empty_response.add(took_ns)

@@ -1,7 +1,9 @@
 """Runs attacks against live servers and prints what each of them cost.
 
 `python -m tests.attacks.run` runs all, `python -m tests.attacks.run NAME...` some, and --list
-prints their names. Each attack gets a server of its own. An attack fails when a probe was later
+prints their names. `--part 2/4` runs every fourth attack, from the second on, so that four
+processes on cores of their own share the work. Each attack gets a server of its own. An attack
+fails when a probe was later
 than MAX_PROBE_S, when the memory of the server rose above the attack's budget, when a process or a
 descriptor is left, when the server has died, or when the attack itself reports an error. On a busy
 machine give --max-probe-ms, because the limit holds for an idle one; the time that the event loop
@@ -17,6 +19,7 @@ import importlib
 import importlib.util
 import json
 import pkgutil
+import resource
 import subprocess
 import sys
 import tempfile
@@ -186,13 +189,23 @@ def _judge(result: Result, attack: Attack, max_probe_s: float) -> None:
     result.failures += [f"{what} left behind" for what in result.left]
 
 
+def _part(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not 1 <= int(number) <= int(count):
+        raise ValueError(text)
+    return int(number), int(count)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Attack a live server and measure what it costs.")
     parser.add_argument("names", nargs="*", help="attacks to run; all of them by default")
     parser.add_argument("--list", action="store_true", help="print the names and exit")
     parser.add_argument("--max-probe-ms", type=float, default=MAX_PROBE_S * 1000)
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="K/N")
     arguments = parser.parse_args()
     import_attacks()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # thousands of connections
     if arguments.list:
         print("\n".join(ATTACKS))
         return 0
@@ -200,7 +213,8 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown attacks: {', '.join(unknown)}; --list prints all")
     results = []
-    for name in arguments.names or ATTACKS:
+    number, count = arguments.part
+    for name in list(arguments.names or ATTACKS)[number - 1 :: count]:
         if not _can_run(ATTACKS[name]):
             print(f"skip {name:34s} needs PyTorch", flush=True)
             continue

@@ -317,7 +317,7 @@ def model_head(name: str, version: str) -> bytes:
     return ModelInferResponse(model_name=name, model_version=version).SerializeToString()
 
 
-@lru_cache(4096)
+@lru_cache(1024)
 def output_head(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
     tensor = ModelInferResponse.InferOutputTensor(name=name, datatype=datatype, shape=shape)
     return delimited(_RESPONSE_OUTPUTS, tensor.SerializeToString())

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from naiad.core.memory_budget import MemoryBudget
+from naiad.core.seen_keys import SeenKeys
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.flush import FlushScheduler
 from naiad.transport.http1.head import Head, parse_head
@@ -25,6 +26,8 @@ from naiad.transport.turn import Turn
 _SCRATCH_BYTES = 64 * 1024
 _MAX_CACHED_HEADS = 1024
 _MAX_CACHED_HEAD_BYTES = 1024
+_LARGE_BODY_BYTES = 64 * 1024
+"""The head of a larger body is cached when it comes the second time."""
 _MAX_REFUSED_CONNECTIONS = 1024
 """Connections beyond the limit that may be open at once, each to receive one error response."""
 STOP_RECEIVE_S = 1.0
@@ -46,6 +49,7 @@ class Http1Endpoint:
         self.budget = budget or MemoryBudget()
         self.flush_scheduler: FlushScheduler
         self.connections: set[Http1Connection] = set()
+        self._seen_heads = SeenKeys()
         self.heads: dict[bytes, Head] = {}
         """Heads by their bytes: clients repeat their heads, and parsing one costs more than the
         rest of a small request."""
@@ -92,7 +96,12 @@ class Http1Endpoint:
             max_bytes, self.limits.large_body_bytes
         )
         # A traceparent is new with every request: such heads would only push out heads that repeat.
-        if len(data) <= _MAX_CACHED_HEAD_BYTES and b"traceparent" not in head.headers:
+        # So do the lengths of large bodies, if they never come again.
+        if (
+            len(data) <= _MAX_CACHED_HEAD_BYTES
+            and b"traceparent" not in head.headers
+            and (head.content_length <= _LARGE_BODY_BYTES or self._seen_heads.add(data))
+        ):
             if len(self.heads) >= _MAX_CACHED_HEADS:
                 self.heads.clear()
             self.heads[data] = head

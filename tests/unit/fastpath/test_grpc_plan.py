@@ -11,6 +11,7 @@ from naiad.core.response import InferResponse
 from naiad.core.tensor import Tensor
 from naiad.errors import not_found
 from naiad.fastpath.grpc_plan import MessagePlan, MessagePlans
+from naiad.fastpath.plan_cache import LARGE_BYTES
 from naiad.pb.grpc_service_pb2 import ModelInferRequest
 from naiad.protocol.v2.grpc_request import RequestOptions
 from tests.unit.fastpath.planned import PlannedModel
@@ -123,3 +124,20 @@ def test_responses_that_are_not_learned(plans: MessagePlans, other: InferRespons
     request.requested_outputs = ["OUT"]
     plan.learn(InferResponse("m", "1", "", response().outputs * 2), request)
     assert plan.frames is None, "one of the outputs was not requested"
+
+
+def large(num_bytes: int) -> bytes:
+    request = ModelInferRequest(model_name="m")
+    request.inputs.add(name="IN", datatype="UINT8", shape=[num_bytes])
+    request.raw_input_contents.append(bytes(num_bytes))
+    return request.SerializeToString()
+
+
+def test_large_messages_of_ever_new_shapes_leave_no_plans(plans: MessagePlans) -> None:
+    for number in range(50):
+        data = large(LARGE_BYTES + number)
+        assert plans.learn(data, len(data)) is None
+    assert len(plans.cache) == 0
+    data = large(LARGE_BYTES)  # the second of its kind
+    assert plans.learn(data, len(data)) is plans.learn(data, len(data)) is not None
+    assert len(plans.cache) == 1

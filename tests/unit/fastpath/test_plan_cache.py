@@ -57,6 +57,34 @@ def test_a_full_cache_starts_again() -> None:
     assert len(cache) == 0
 
 
+def binary(num_elements: int) -> tuple[bytes, int]:
+    """A request with one binary tensor, and the length of its JSON header."""
+    tensor = {
+        "name": "A",
+        "datatype": "UINT8",
+        "shape": [num_elements],
+        "parameters": {"binary_data_size": num_elements},
+    }
+    header = json.dumps({"inputs": [tensor]}).encode()
+    return header + bytes(num_elements), len(header)
+
+
+def test_large_requests_of_ever_new_shapes_leave_no_plans() -> None:
+    decoder = Decoder()
+    for number in range(50):
+        assert decoder.decode(*binary(plan_cache.LARGE_BYTES + number))[1] is None
+    assert len(decoder.plans.cache) == 0
+
+
+def test_a_large_request_that_comes_again_gets_a_plan() -> None:
+    decoder = Decoder()
+    plans = [decoder.decode(*binary(plan_cache.LARGE_BYTES))[1] for _ in range(3)]
+    assert plans[0] is None
+    assert plans[1] is not None
+    assert plans[2] is plans[1]
+    assert len(decoder.plans.cache) == 1
+
+
 def test_a_retired_plan_keeps_nothing_of_its_model() -> None:
     decoder = Decoder()
     body = json.dumps({"inputs": [TENSOR]}).encode()

@@ -11,7 +11,7 @@ import pytest
 
 from naiad.core.job import Job, ModelResponse
 from naiad.core.response import InferResponse
-from naiad.core.statistics import BatchTimes, ModelStatistics
+from naiad.core.statistics import MAX_RESPONSES, BatchTimes, ModelStatistics
 from naiad.core.tensor import Tensor
 from naiad.instances.in_flight import Batch, InFlight, OpenJob
 from naiad.instances.instance_plan import InstancePlan
@@ -19,7 +19,7 @@ from naiad.instances.observers import Observers
 from naiad.instances.responses import Responses
 from naiad.instances.restart import RestartPolicy
 from naiad.ipc.framing import BrokenLinkError
-from naiad.ipc.messages import Executed
+from naiad.ipc.messages import Executed, Response
 from naiad.ipc.work import WorkError, WorkResponse
 from tests.fakes import FakeInstance, FakeObserver, fake_job
 
@@ -38,7 +38,7 @@ class Relay:
 
 
 class Bench:
-    def __init__(self, relay: Relay | None) -> None:
+    def __init__(self, relay: Relay | None, *, is_decoupled: bool = False) -> None:
         self.statistics = ModelStatistics("m", 1)
         self.in_flight = InFlight()
         observer = FakeObserver()
@@ -46,7 +46,7 @@ class Bench:
         observers = Observers(FakeInstance())
         observers.attach(observer)
         channel: Any = None  # no response refers to shared memory
-        plan = InstancePlan("python", "m", "1", False, 0, RestartPolicy())
+        plan = InstancePlan("python", "m", "1", is_decoupled, 0, RestartPolicy())
         self.responses = Responses(channel, plan, self.in_flight, observers, self.statistics)
         self.delivered: dict[str, InferResponse | None] = {}
         jobs = [self.job(str(number), relay) for number in (1, 2)]
@@ -119,3 +119,13 @@ def test_too_few_responses_to_a_batch_break_the_channel_of_its_worker() -> None:
         bench.execute(good())
     assert bench.delivered == {}
     assert len(bench.in_flight.jobs) == 2
+
+
+def test_a_long_stream_has_a_bounded_number_of_counters() -> None:
+    """They stay until the model is unloaded, and the statistics page shows all of them."""
+    bench = Bench(None, is_decoupled=True)
+    for _ in range(3 * MAX_RESPONSES):
+        bench.responses.on_response(Response(1, None, is_final=False))
+    bench.responses.on_response(Response(1, None, is_final=True))
+    assert list(bench.statistics.responses) == list(range(MAX_RESPONSES))
+    assert bench.statistics.success.count == 1

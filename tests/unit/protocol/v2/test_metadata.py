@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata, TensorSpec
-from naiad.core.statistics import BatchTimes, ModelStatistics
+from naiad.core.statistics import BatchTimes, Duration, ModelStatistics, ResponseStatistics
 from naiad.protocol.v2.metadata import (
     encode_index,
     encode_model_metadata,
@@ -52,8 +52,8 @@ def test_batches_and_responses() -> None:
     statistics = ModelStatistics("m", 2)
     statistics.record_execution(4, BatchTimes(0, 10, 30, 35))
     statistics.record_execution(1, BatchTimes(0, 1, 2, 3))
-    statistics.response(1).success.add(5)
-    statistics.response(0).fail.add(7)
+    statistics.responses[1] = ResponseStatistics(success=Duration(1, 5))
+    statistics.responses[0] = ResponseStatistics(fail=Duration(1, 7))
     text = encode_statistics([statistics])
     one = (
         b'{"batch_size":1,"compute_input":{"count":1,"ns":1},"compute_infer":{"count":1,'

@@ -45,6 +45,16 @@ async def test_equal_heads_share_one_parse() -> None:
     assert len(rig.endpoint.heads) == 1
 
 
+async def test_heads_of_large_bodies_are_kept_when_they_come_again() -> None:
+    rig = Rig(handle=echo)
+    heads = [b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (70_000 + n) for n in range(30)]
+    for head in heads:
+        rig.endpoint.read_head(head)
+    assert len(rig.endpoint.heads) == 0
+    rig.endpoint.read_head(heads[7])
+    assert list(rig.endpoint.heads) == [heads[7]]
+
+
 async def test_empty_lines_before_a_request_are_ignored() -> None:
     rig = Rig(handle=echo)
     rig.feed(b"\r\n\r\n" + request(body=b"a"))
