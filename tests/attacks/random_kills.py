@@ -65,6 +65,7 @@ EXPECTED_ERRORS = (
     "and is restarting",
     "is not able to serve",
     "no instance of the model is able to serve",
+    "the instance that held this sequence ended",
 )
 FLAGS = [
     "--worker-max-restarts=1000000",
