@@ -305,9 +305,19 @@ class GrpcClient:
 class GrpcStreamClient:
     def __init__(self, server: Server) -> None:
         self.name, self.model = "grpc stream", "streams"
-        self._received: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
         self._client = grpc_client.InferenceServerClient(server.grpc)
-        self._client.start_stream(lambda result, error: self._received.put((result, error)))
+        self._open()
+
+    def _open(self) -> None:
+        received: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+        self._received = received
+        self._client.start_stream(lambda result, error: received.put((result, error)))
+
+    def reopen(self) -> None:
+        """After a wrong response, the next request must not read what is left of this one: it would
+        look wrong, too, and such a client floods the model."""
+        self._client.stop_stream(cancel_requests=True)
+        self._open()
 
     def close(self) -> None:
         self._client.stop_stream()
@@ -413,7 +423,10 @@ class Run:
                 self._judge(client, start_s, str(error))
             except BaseException as error:
                 self._violate(f"{client.name}: {type(error).__name__}: {error}"[:400])
-                if not isinstance(error, AssertionError):
+                if isinstance(error, AssertionError):
+                    if isinstance(client, GrpcStreamClient):
+                        client.reopen()
+                else:
                     self._violate(f"the log then: {self._server.tail(30)}")
                     return  # the connection or the stream is lost
 
