@@ -7,7 +7,7 @@ keeps that memory alive; it is never freed by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -84,6 +84,17 @@ def move_data(tensor: Tensor, allocate: Allocate) -> None:
         end = min(start + _STEP_BYTES, len(source))
         target[start:end] = source[start:end]
     tensor.data = target[: len(source)]
+
+
+def has_larger(tensors: Iterable[Tensor], num_bytes: int) -> bool:
+    return any(len(tensor.data) > num_bytes for tensor in tensors)
+
+
+def move_larger(tensors: Iterable[Tensor], num_bytes: int, allocate: Allocate) -> None:
+    """Does `move_data` for the tensors of more than `num_bytes`."""
+    for tensor in tensors:
+        if len(tensor.data) > num_bytes:
+            move_data(tensor, allocate)
 
 
 def tensor_from_numpy(name: str, array: np.ndarray[Any, Any]) -> Tensor:

@@ -31,6 +31,9 @@ INLINE_PLAIN_BYTES = 8 * 1024
 """The event loop itself reads JSON of unknown structure up to this size."""
 INLINE_STRING_BYTES = 64 * 1024
 """The event loop itself counts the elements of BYTES tensors up to this size."""
+INLINE_COPY_BYTES = 4 * 1024 * 1024
+"""The event loop itself copies decompressed tensors up to this size to the workers' memory. What
+was not compressed is received there."""
 INLINE_VALUE_BYTES = 64 * 1024
 """The event loop itself writes tensors up to this size as JSON."""
 

@@ -3,8 +3,8 @@
 `python -m tests.attacks.run` runs all, `python -m tests.attacks.run NAME...` some, and --list
 prints their names. `--part 2/4` runs every fourth attack, from the second on, so that four
 processes on cores of their own share the work. Each attack gets a server of its own. An attack
-fails when a probe was later
-than MAX_PROBE_S, when the memory of the server rose above the attack's budget, when a process or a
+fails when a probe was later than MAX_PROBE_S, when the event loop was busy for longer than
+MAX_BUSY_S, when the memory of the server rose above the attack's budget, when a process or a
 descriptor is left, when the server has died, or when the attack itself reports an error. On a busy
 machine give --max-probe-ms, because the limit holds for an idle one; the time that the event loop
 was busy does not depend on other processes. Attacks on language models need PyTorch in this
@@ -43,6 +43,8 @@ from tests.server.llm_checkpoint import parameter, write_checkpoint, write_model
 from tests.server.llm_repository import SMALL
 
 MAX_PROBE_S = 0.25
+MAX_BUSY_S = 0.04
+"""Twice what a request may hold the event loop: the reading covers a whole turn of the loop."""
 _SETTLE_S = 10.0
 _LLM = "llm"
 _REPOSITORIES = Path(__file__).parents[1] / "repositories"
@@ -181,6 +183,10 @@ def _judge(result: Result, attack: Attack, max_probe_s: float) -> None:
             )
         if reading.failures:
             result.failures.append(f"{reading.failures} probes of '{name}' failed")
+    if result.busy_s > MAX_BUSY_S:
+        result.failures.append(
+            f"the event loop was busy for {result.busy_s:.3f} s, allowed are {MAX_BUSY_S:.3f} s"
+        )
     if result.peak_bytes > attack.max_memory_bytes:
         result.failures.append(
             f"memory rose by {result.peak_bytes / MIB:.0f} MiB, "

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 from naiad.frontends.http.options import HttpOptions
+from naiad.frontends.side_thread import INLINE_COPY_BYTES
 from naiad.pb.grpc_service_pb2 import (
     ModelInferRequest,
     ModelInferResponse,
     ModelStreamInferResponse,
     TraceSettingRequest,
 )
+from tests.fakes.core import FakeCore
 from tests.wire.grpc_rig import ClientCall, Rig
 from tests.wire.http_client import Client, call
 from tests.wire.http_rig import serving
@@ -207,7 +209,48 @@ async def test_large_strings_are_counted() -> None:
         )
 
 
+LARGE = np.arange(INLINE_COPY_BYTES // 4 + 1, dtype=np.float32)
+
+
+def is_in_shared_memory(core: FakeCore) -> bool:
+    """The only request has its data where the workers read it: nothing copies it on the loop."""
+    data, buffer = core.requests[0].inputs[0].data, core.buffers[-1]
+    return np.shares_memory(np.frombuffer(data, np.uint8), np.frombuffer(buffer, np.uint8))
+
+
+async def test_a_large_decompressed_tensor_is_moved_by_the_thread() -> None:
+    async with serving() as server:
+        server.core.models_with_buffers.add("id_fp32")
+        parameters = {"binary_data_size": LARGE.nbytes}
+        tensor = {"name": "IN", "datatype": "FP32", "shape": [LARGE.size], "parameters": parameters}
+        outputs = [{"name": "OUT", "parameters": {"binary_data": True}}]
+        head = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
+        data = gzip.compress(head + LARGE.tobytes(), 1)
+        headers = {"Content-Encoding": "gzip", "Inference-Header-Content-Length": str(len(head))}
+        reply = await infer(server.port, "id_fp32", data, headers)
+        assert reply.status == 200, reply.body
+        assert reply.body.endswith(LARGE.tobytes())
+        assert is_in_shared_memory(server.core)
+
+
 # gRPC.
+
+
+@pytest.mark.parametrize("path", ["ModelInfer", "ModelStreamInfer"])
+async def test_a_large_decompressed_message_is_moved_by_the_thread(path: str) -> None:
+    rig = Rig()
+    rig.core.models_with_buffers.add("id_fp32")
+    message = ModelInferRequest(model_name="id_fp32")
+    message.inputs.add(name="IN", datatype="FP32", shape=[LARGE.size])
+    message.raw_input_contents.append(LARGE.tobytes())
+    try:
+        call = rig.open(path, {"grpc-encoding": "gzip"})
+        rig.send(call, gzip.compress(message.SerializeToString(), 1), end=True, flag=1)
+        await finish(rig, call)
+        assert call.status == 0, call.message
+        assert is_in_shared_memory(rig.core)
+    finally:
+        await rig.close()
 
 
 def request(datatype: str = "INT32", request_id: str = "") -> ModelInferRequest:

@@ -13,13 +13,14 @@ from naiad import log
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse
-from naiad.core.tensor import Allocate
+from naiad.core.tensor import Allocate, has_larger, move_larger
 from naiad.errors import NaiadError, internal
 from naiad.fastpath.grpc_plan import MessagePlan
 from naiad.frontends.core import Inference
 from naiad.frontends.grpc.response import fail
 from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.side_thread import (
+    INLINE_COPY_BYTES,
     INLINE_STRING_BYTES,
     INLINE_VALUE_BYTES,
     SideThread,
@@ -61,9 +62,9 @@ class ModelInfer:
     def infer(self, call: Call, message: Buffer) -> None:
         try:
             decoded = self._decode(message)
-            if decoded is None or has_long_strings(decoded[0], INLINE_STRING_BYTES):
+            if decoded is None or takes_long(call, decoded[0]):
                 self._side_thread.run(
-                    prepare_aside(decoded, message, self._side_thread, self._core),
+                    prepare_aside(call, decoded, message, self._side_thread, self._core),
                     partial(self._submit, call),
                     lambda error: self._refuse(
                         call, message, client_error(error, "a gRPC request could not be decoded")
@@ -118,26 +119,48 @@ def fast_path_responder(
     return InferResponder(call, request, plan.layout.options, model.spec, plan)
 
 
+def takes_long(call: Call, request: InferRequest) -> bool:
+    """The request needs `prepare_aside`."""
+    return has_long_strings(request, INLINE_STRING_BYTES) or (
+        _may_be_compressed(call) and has_larger(request.inputs, INLINE_COPY_BYTES)
+    )
+
+
+def _may_be_compressed(call: Call) -> bool:
+    return call.head.encoding != "identity"
+
+
 def prepare_aside(
-    decoded: Decoded | None, message: Buffer, side_thread: SideThread, core: Inference
+    call: Call,
+    decoded: Decoded | None,
+    message: Buffer,
+    side_thread: SideThread,
+    core: Inference,
 ) -> Callable[[], Decoded]:
-    """The work for the side thread that a message needs. Typed contents are copied straight into
-    memory that is shared with the workers."""
+    """The work for the side thread that a message needs. Typed contents and decompressed tensors
+    are copied straight into memory that is shared with the workers."""
     loop = asyncio.get_running_loop()
 
     def allocate(model_name: str) -> Allocate:
         return partial(side_thread.ask, loop, partial(core.input_buffer, model_name))
 
-    return partial(_decode_aside, decoded, message, allocate)
+    return partial(_decode_aside, decoded, message, allocate, is_copied=_may_be_compressed(call))
 
 
 def _decode_aside(
-    decoded: Decoded | None, message: Buffer, allocate: Callable[[str], Allocate]
+    decoded: Decoded | None,
+    message: Buffer,
+    allocate: Callable[[str], Allocate],
+    *,
+    is_copied: bool,
 ) -> Decoded:
     """Raises NaiadError."""
     if decoded is None:
         decoded = grpc_codec.decode_large_request(message, allocate)
-    check_strings(decoded[0], decoded[0].model_name)
+    request = decoded[0]
+    check_strings(request, request.model_name)
+    if is_copied:
+        move_larger(request.inputs, INLINE_COPY_BYTES, allocate(request.model_name))
     return decoded
 
 

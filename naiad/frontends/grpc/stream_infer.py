@@ -28,10 +28,10 @@ from naiad.frontends.grpc.infer import (
     first_fault,
     prepare_aside,
     response_error,
+    takes_long,
 )
 from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.side_thread import (
-    INLINE_STRING_BYTES,
     INLINE_VALUE_BYTES,
     SideThread,
     client_error,
@@ -39,7 +39,6 @@ from naiad.frontends.side_thread import (
 from naiad.frontends.submit import submit
 from naiad.protocol.v2 import grpc_codec
 from naiad.protocol.v2.grpc_request import PLAIN, RequestOptions
-from naiad.repository.request_check import has_long_strings
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.status import STATUS, Status, retry_fields
@@ -108,11 +107,13 @@ class RequestStream:
         except NaiadError as error:
             self._refuse(message, error)
             return
-        if decoded is None or has_long_strings(decoded[0], INLINE_STRING_BYTES):
+        if decoded is None or takes_long(self._call, decoded[0]):
             self._is_decoding = True
             self._call.pause_requests()
             self._method.side_thread.run(
-                prepare_aside(decoded, message, self._method.side_thread, self._method.core),
+                prepare_aside(
+                    self._call, decoded, message, self._method.side_thread, self._method.core
+                ),
                 self._on_decoded,
                 partial(self._on_refused, message),
             )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from naiad.core.memory_budget import SMALL_BYTES
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest, ParameterValue
-from naiad.core.tensor import Allocate, Buffer, move_data
+from naiad.core.tensor import Allocate, Buffer, has_larger, move_data, move_larger
 from naiad.errors import NaiadError, internal, invalid_arg, unsupported
 from naiad.fastpath.http_connection import HttpFastPath, may_repeat
 from naiad.fastpath.http_plan import HttpPlan, RequestLayout
@@ -28,6 +28,7 @@ from naiad.frontends.http.generate import SingleGeneration
 from naiad.frontends.http.infer_response import InferResponder
 from naiad.frontends.http.response import respond_error
 from naiad.frontends.side_thread import (
+    INLINE_COPY_BYTES,
     INLINE_JSON_BYTES,
     INLINE_PLAIN_BYTES,
     INLINE_STRING_BYTES,
@@ -155,9 +156,12 @@ class InferRoute:
                 return
             self._hold_tensors(exchange, len(body), decoded.request)
             self._add_forwarded(decoded.request)
-            if has_long_strings(decoded.request, INLINE_STRING_BYTES):
+            if has_long_strings(decoded.request, INLINE_STRING_BYTES) or (
+                self._content_encoding != IDENTITY
+                and has_larger(decoded.request.inputs, INLINE_COPY_BYTES)
+            ):
                 self._side_thread.run(
-                    partial(check_strings, decoded.request, spec.name),
+                    partial(self._prepare, decoded.request, spec, self._allocate()),
                     lambda _: self._submit(exchange, decoded, model),
                     partial(self._fail_aside, exchange, spec),
                 )
@@ -167,6 +171,20 @@ class InferRoute:
             self._infer_flat(exchange, error, spec)
         except NaiadError as error:
             respond_error(exchange, error)
+
+    def _allocate(self) -> Allocate:
+        """Provides memory that is shared with the workers to the side thread."""
+        return partial(
+            self._side_thread.ask,
+            asyncio.get_running_loop(),
+            partial(self._core.input_buffer, self._model_name),
+        )
+
+    def _prepare(self, request: InferRequest, spec: ModelSpec, allocate: Allocate) -> None:
+        """Runs in the side thread. Raises NaiadError."""
+        check_strings(request, spec.name)
+        if self._content_encoding != IDENTITY:
+            move_larger(request.inputs, INLINE_COPY_BYTES, allocate)
 
     def _submit(self, exchange: Exchange, decoded: _Decoded, model: Model) -> None:
         if exchange.is_disconnected:
@@ -208,13 +226,8 @@ class InferRoute:
 
     def _decode_aside(self, exchange: Exchange, body: Buffer, model: Model) -> None:
         # Tensors are decoded straight into memory that is shared with the workers.
-        allocate = partial(
-            self._side_thread.ask,
-            asyncio.get_running_loop(),
-            partial(self._core.input_buffer, self._model_name),
-        )
         self._side_thread.run(
-            partial(self._decode_slowly, body, model.spec, allocate),
+            partial(self._decode_slowly, body, model.spec, self._allocate()),
             partial(self._submit_aside, exchange, len(body), model),
             partial(self._fail_aside, exchange, model.spec),
         )
