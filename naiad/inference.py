@@ -26,6 +26,7 @@ from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, unavailable, unsupported
 from naiad.repository.config.config_json import config_to_json
+from naiad.repository.config.worker_settings import has_variables
 from naiad.repository.request_check import check_strings
 from naiad.shm.region_inference import infer_with_regions
 from naiad.shm.region_table import RegionTable
@@ -271,10 +272,17 @@ class InferenceCore:
         """
         has_files = any(key.startswith("file:") for key in parameters)
         # What a model loads is not checked: its code is trusted already.
-        if has_files and not self._are_files_allowed and not caller:
+        is_trusted = self._are_files_allowed or caller
+        if has_files and not is_trusted:
             raise unsupported(
                 "files in load requests are switched off; start the server with "
                 "'--allow-file-override=true' to allow them"
+            )
+        if not is_trusted and has_variables(parameters.get("config", "")):
+            # Some variables make a process run a command.
+            raise unsupported(
+                "environment variables (parameters 'ENV:...') in load requests are switched off; "
+                "start the server with '--allow-file-override=true' to allow them"
             )
         await self.repository.load(name, parameters, caller)
         if self.on_models_changed is not None:

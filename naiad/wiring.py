@@ -13,8 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from naiad import __version__, log
-from naiad.console.console import Console, ConsoleOptions
+from naiad.console.console import PAGES, Console, ConsoleOptions
 from naiad.console.measure.routes import Addresses
+from naiad.console.sessions import SessionOptions
 from naiad.core.clock import Clock, LoopClock
 from naiad.core.identity import Identity
 from naiad.core.install_advice import install_command
@@ -63,6 +64,8 @@ from naiad.repository.check.layout import layout_hints
 from naiad.repository.config.config import ConfigOptions
 from naiad.repository.deploy.deployer import Deployer
 from naiad.repository.deploy.draft import DraftLimits
+from naiad.repository.deploy.preview import ProcessOffer
+from naiad.repository.environment.interpreters import installed_pythons
 from naiad.repository.environment.python_environment import PythonEnvironments, default_cache
 from naiad.repository.load.gpu_limit import GpuLimits
 from naiad.repository.load.host_policies import HostPolicies
@@ -266,12 +269,16 @@ def build_console(
         custom.values,
         None if keys is None else keys.guard,
         ConsoleOptions(
-            has_key_file=keys is not None and keys.watch is not None,
-            is_tls=settings.http_use_ssl or settings.http_use_ssl_mutual,
-            control_mode=settings.model_control_mode,
-            grpc_port=settings.grpc_port if settings.allow_grpc else 0,
-            server_name=settings.id,
+            session=SessionOptions(
+                pages=PAGES,
+                has_key_file=keys is not None and keys.watch is not None,
+                is_tls=settings.http_use_ssl or settings.http_use_ssl_mutual,
+                control_mode=settings.model_control_mode,
+                grpc_port=settings.grpc_port if settings.allow_grpc else 0,
+                server_name=settings.id,
+            ),
             addresses=_own_addresses(settings),
+            only_own_user_deploys=keys is None and settings.allow_file_override == "auto",
         ),
         core.tracing,
         Deployer(
@@ -279,6 +286,7 @@ def build_console(
             config_options(settings),
             DraftLimits(settings.console_max_upload_size, settings.console_allow_pickle),
             _model_variables(settings, os.environ),
+            _process_offer(settings),
         )
         if are_files_allowed(settings)
         else None,
@@ -362,15 +370,28 @@ def _model_variables(settings: Settings, environ: Mapping[str, str]) -> dict[str
 
 
 def python_environments(settings: Settings) -> PythonEnvironments:
-    """Reads `--backend-config=python,environment-directory=DIR` and
-    `--backend-config=python,install-requirements=false`."""
-    options = settings.backend_settings("python")
-    directory = options.get("environment-directory")
-    install_requirements = options.get("install-requirements", "true").lower()
+    """Reads `--backend-config=python,environment-directory=DIR`."""
+    directory = settings.backend_settings("python").get("environment-directory")
     return PythonEnvironments(
         Path(directory) if directory else default_cache(),
         _model_variables(settings, os.environ),
-        should_install=install_requirements not in ("false", "off", "no", "0"),
+        should_install=_should_install(settings),
+    )
+
+
+def _should_install(settings: Settings) -> bool:
+    """Reads `--backend-config=python,install-requirements=false`."""
+    text = settings.backend_settings("python").get("install-requirements", "true")
+    return text.lower() not in ("false", "off", "no", "0")
+
+
+def _process_offer(settings: Settings) -> ProcessOffer:
+    return ProcessOffer(
+        num_cores=usable_cpus(),
+        memory_bytes=machine_memory_bytes(),
+        pythons=list(installed_pythons(_model_variables(settings, os.environ))),
+        can_install=_should_install(settings),
+        can_set_variables=not settings.worker_user,
     )
 
 

@@ -16,6 +16,11 @@ from naiad.errors import invalid_arg
 from naiad.ipc.work import LoadArguments
 from naiad.machine.cpus import usable_cpus
 
+CPU_CORES = "CPU_CORES"
+"""The parameter that says on how many cores each instance runs."""
+VARIABLE_PREFIX = "ENV:"
+"""The parameter `ENV:NAME` is the environment variable NAME of the model's processes."""
+
 
 class Reshape(msgspec.Struct, frozen=True):
     shape: list[int] = []
@@ -137,6 +142,12 @@ class ServedConfig(msgspec.Struct, frozen=True):
         counts = [max(group.count, 1) for group in self.instance_group if group.kind != "KIND_GPU"]
         return sum(counts) or 1
 
+    @staticmethod
+    def is_for_server(name: str) -> bool:
+        """True for parameters that the server reads for every backend: Triton's and ours are
+        written in capitals."""
+        return name.isupper() or name.startswith(VARIABLE_PREFIX)
+
     def has(self, name: str) -> bool:
         return name in self.parameters
 
@@ -162,11 +173,11 @@ class ServedConfig(msgspec.Struct, frozen=True):
     def threads(self, *names: str) -> int:
         """Returns the thread count that one of these parameters sets.
 
-        By default, the CPUs that the process may use are divided among the model's instances.
-        Frameworks would use every core in each process, and the instances would slow each other
-        down.
+        By default, it is the number of cores of the instance (`CPU_CORES`), or the CPUs that the
+        process may use are divided among the model's instances. Frameworks would use every core in
+        each process, and the instances would slow each other down.
         """
-        for name in names:
+        for name in (*names, CPU_CORES):
             count = self.integer(name, 0)
             if count > 0:
                 return count

@@ -22,7 +22,8 @@ from pathlib import Path
 import psutil
 
 from naiad.cluster.placement import ADDRESS_LABEL, NAME_LABEL
-from naiad.errors import invalid_arg
+from naiad.errors import NaiadError, invalid_arg
+from naiad.files.cluster_folder import state_folder as state_folder
 from naiad.files.private_folder import private_folder, write_file
 
 DEFAULT_PORT = 6380
@@ -39,14 +40,6 @@ HEALTH_CHECK = {"period_ms": 2000, "timeout_ms": 3000, "failure_threshold": 4}
 a minute."""
 MAX_SOCKET_PATH = 40
 """Ray puts sockets below its folder, and the system allows 107 characters."""
-
-
-def state_folder() -> Path:
-    """The folder of everything that a cluster keeps on this machine."""
-    if chosen := os.environ.get("NAIAD_CLUSTER_DIR"):
-        return Path(chosen)
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local/state") / "naiad/cluster"
 
 
 def require_ray() -> None:

@@ -14,7 +14,8 @@ from typing import Literal
 
 import msgspec
 
-from naiad.cluster.resources import Resources, parse_bytes
+from naiad.cluster.resources import Resources
+from naiad.core.byte_size import parse_bytes
 from naiad.errors import NaiadError, invalid_arg
 from naiad.keys.key import parse_duration
 

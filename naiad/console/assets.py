@@ -12,6 +12,8 @@ from importlib.resources import files
 
 import msgspec
 
+from naiad.frontends.http.routes import Entry, Names, simple
+from naiad.keys.api_class import PAGE
 from naiad.transport.http1.exchange import Exchange
 
 TYPES = {
@@ -59,3 +61,19 @@ def respond_asset(exchange: Exchange, name: str) -> None:
         exchange.respond(304, asset.headers)
     else:
         exchange.respond(200, asset.headers, asset.body)
+
+
+def page_entries() -> list[Entry]:
+    """The routes of the pages, which are open to everybody and contain no data."""
+    return [
+        Entry("GET", "/console/?", PAGE, simple(_index)),
+        Entry("GET", "/console/static/(?P<name>[^/]+)", PAGE, simple(_asset)),
+    ]
+
+
+def _index(exchange: Exchange, _names: Names) -> None:
+    respond_asset(exchange, "index.html")
+
+
+def _asset(exchange: Exchange, names: Names) -> None:
+    respond_asset(exchange, names["name"])

@@ -19,8 +19,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from naiad import __version__, log
-from naiad.console.assets import respond_asset
+from naiad import log
+from naiad.console.assets import page_entries
 from naiad.console.deploy_routes import DeployRoutes
 from naiad.console.history import INTERVAL_S, History
 from naiad.console.key_history import KeyHistory
@@ -30,15 +30,14 @@ from naiad.console.machine_history import MachineHistory
 from naiad.console.measure.routes import Addresses, MeasureRoutes
 from naiad.console.model_reading import CounterValues, ModelReading, read_models
 from naiad.console.process_reading import read_process
+from naiad.console.sessions import SessionOptions, Sessions
 from naiad.console.traces import TraceRoutes
-from naiad.errors import Code, NaiadError, invalid_arg
+from naiad.errors import invalid_arg
 from naiad.frontends.http.response import respond_error
 from naiad.frontends.http.routes import Entry, Names, simple
 from naiad.keys.account import Account
-from naiad.keys.api_class import KEYS, LOGGING, PAGE, SCOPES, STATISTICS
-from naiad.keys.guard import Guard, read_bytes
-from naiad.keys.secret import read_credential
-from naiad.keys.session import SESSION_S, cookie_name, read_session
+from naiad.keys.api_class import KEYS, LOGGING, STATISTICS
+from naiad.keys.guard import Guard
 from naiad.metrics.host import HostReading
 from naiad.repository.deploy.deployer import Deployer
 from naiad.repository.repository import Repository
@@ -46,44 +45,16 @@ from naiad.trace.tracing import Tracing
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
 
-MAX_BODY_BYTES = 16384
+PAGES = ("models", "deploy", "playground", "watch", "measure", "keys")
 SEED_MAX_AGE_S = 15.0
 _PRIVATE = JSON_TYPE + b"Cache-Control: no-store\r\n"
 
 
 class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
-    has_key_file: bool = False
-    is_tls: bool = False
-    control_mode: str = "none"
-    grpc_port: int = 0
-    """0 if gRPC is switched off."""
-    server_name: str = ""
+    session: SessionOptions = SessionOptions(pages=PAGES)
     addresses: Addresses = Addresses()
-
-
-class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page must know before it can show anything."""
-
-    version: str
-    server_name: str
-    needs_key: bool
-    """The server requires keys."""
-    is_signed_in: bool
-    """The page may send requests: with a key, or on a server without keys."""
-    reason: str = ""
-    """Why the session or the key of this request is not valid."""
-    key_id: str = ""
-    key_name: str = ""
-    scopes: list[str]
-    models: list[str]
-    """Patterns of the models that the key may use."""
-    has_key_file: bool
-    control_mode: str
-    grpc_port: int
-
-
-class _SignIn(msgspec.Struct, forbid_unknown_fields=True):
-    key: str
+    only_own_user_deploys: bool = False
+    """Other users of this machine may not bring models."""
 
 
 class KeyUsage(msgspec.Struct, frozen=True):
@@ -113,17 +84,25 @@ class Console:
         self._is_ready = is_ready
         self._values = values
         self._guard = guard
-        self._options = options
+        self._sessions = Sessions(guard, options.session)
         self._started_s = time.time()
         self._history = History()
         self._key_history = KeyHistory()
         self._machine_history = MachineHistory()
         self._log_tail = LogTail()
         self._traces = TraceRoutes(tracing)
-        self._measure = MeasureRoutes(repository, guard, options.addresses)
         self._tasks: set[asyncio.Task[None]] = set()
         self._deployer = deployer
-        self._deploy_routes = DeployRoutes(repository, deployer, self._log_tail, self._run)
+        self._deploy_routes = DeployRoutes(
+            repository,
+            deployer,
+            self._log_tail,
+            self._run,
+            only_own_user=options.only_own_user_deploys,
+        )
+        self._measure = MeasureRoutes(
+            repository, guard, options.addresses, self._deploy_routes.edit_config, self._run
+        )
         self.live = Live(self._read, self._read_names, self._read_server)
         self.live.seed = self._seed
         self.num_connections: Callable[[], int] = lambda: 0
@@ -134,11 +113,8 @@ class Console:
     def entries(self) -> list[Entry]:
         api = "/console/api"
         return [
-            Entry("GET", "/console/?", PAGE, simple(_index)),
-            Entry("GET", "/console/static/(?P<name>[^/]+)", PAGE, simple(_asset)),
-            Entry("GET", f"{api}/session", PAGE, simple(self._show_session)),
-            Entry("POST", f"{api}/session", PAGE, simple(self._sign_in, MAX_BODY_BYTES)),
-            Entry("DELETE", f"{api}/session", PAGE, simple(self._sign_out, MAX_BODY_BYTES)),
+            *page_entries(),
+            *self._sessions.entries(),
             Entry("GET", f"{api}/state", STATISTICS, simple(self._state)),
             Entry("GET", f"{api}/events", STATISTICS, simple(self._events)),
             Entry("GET", f"{api}/history/(?P<model>[^/]+)", STATISTICS, simple(self._show_history)),
@@ -207,66 +183,6 @@ class Console:
             return None
         return last_s, self._history.readings
 
-    # Signing in.
-
-    def _show_session(self, exchange: Exchange, _names: Names) -> None:
-        exchange.respond(200, _PRIVATE, msgspec.json.encode(self._session(exchange)))
-
-    def _session(self, exchange: Exchange) -> SessionInfo:
-        options, guard = self._options, self._guard
-        finding = None if guard is None else guard.identify(read_bytes(exchange.head.headers))
-        identity = None if finding is None else finding.identity
-        return SessionInfo(
-            version=__version__,
-            server_name=options.server_name,
-            needs_key=guard is not None,
-            is_signed_in=guard is None or identity is not None,
-            reason="" if finding is None else finding.reason,
-            key_id="" if identity is None else identity.key_id,
-            key_name="" if identity is None else identity.name,
-            scopes=list(SCOPES) if guard is None else sorted(identity.scopes) if identity else [],
-            models=["*"] if identity is None else list(identity.models),
-            has_key_file=options.has_key_file,
-            control_mode=options.control_mode,
-            grpc_port=options.grpc_port,
-        )
-
-    def _sign_in(self, exchange: Exchange, _names: Names) -> None:
-        if self._guard is None:
-            respond_error(exchange, invalid_arg("this server requires no API key"))
-            return
-        try:
-            body = msgspec.json.decode(bytes(exchange.body), type=_SignIn)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            respond_error(exchange, invalid_arg(f"the body is not valid: {error}"))
-            return
-        credential = read_credential(body.key.strip().encode("utf-8", "replace"))
-        finding = self._guard.table.find(credential)
-        if finding.identity is None:
-            refusal = NaiadError(Code.UNAUTHENTICATED, finding.reason)
-            self._guard.accounts.count_refusal(None, refusal.code)
-            respond_error(exchange, refusal)
-            return
-        token = self._guard.table.open_session(credential)
-        self._respond_cookie(exchange, token, SESSION_S)
-
-    def _sign_out(self, exchange: Exchange, _names: Names) -> None:
-        headers = exchange.head.headers
-        credential = read_session(headers.get(b"cookie", b""), headers.get(b"host", b""))
-        if credential is not None and self._guard is not None:
-            self._guard.table.close_session(credential.session_hash)
-        self._respond_cookie(exchange, "", 0)
-
-    def _respond_cookie(self, exchange: Exchange, token: str, age_s: int) -> None:
-        cookie = b"%b=%b; Path=/; Max-Age=%d; HttpOnly; SameSite=Strict" % (
-            cookie_name(exchange.head.headers.get(b"host", b"")),
-            token.encode(),
-            age_s,
-        )
-        if self._options.is_tls:
-            cookie += b"; Secure"
-        exchange.respond(200, _PRIVATE + b"Set-Cookie: %b\r\n" % cookie, b"{}")
-
     # Data.
 
     def _state(self, exchange: Exchange, _names: Names) -> None:
@@ -309,14 +225,6 @@ class Console:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _index(exchange: Exchange, _names: Names) -> None:
-    respond_asset(exchange, "index.html")
-
-
-def _asset(exchange: Exchange, names: Names) -> None:
-    respond_asset(exchange, names["name"])
 
 
 def _usage(account: Account, now_s: float) -> KeyUsage:

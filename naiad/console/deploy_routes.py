@@ -8,6 +8,8 @@ Rule: everything needs the scope `model-repository`, for the model that the path
 from __future__ import annotations
 
 import asyncio
+import os
+import pwd
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -21,16 +23,18 @@ from naiad.console.log_tail import LogTail
 from naiad.core.datatype import DATATYPES
 from naiad.core.installed_backends import installed_backends
 from naiad.errors import Code, NaiadError, invalid_arg, not_found
+from naiad.files.cluster_folder import is_in_cluster
 from naiad.frontends.http.response import respond_when_done
 from naiad.frontends.http.routes import Entry, Names, simple
 from naiad.ipc.completion_request import Example
 from naiad.keys.api_class import MODEL_REPOSITORY
+from naiad.machine.peer_user import tcp_user
 from naiad.repository.check.packages import is_installed
 from naiad.repository.deploy.catalogue import CatalogueItem, catalogue
 from naiad.repository.deploy.deployer import Deployer
 from naiad.repository.deploy.draft import MAX_PIECE_BYTES
-from naiad.repository.deploy.preview import Place
-from naiad.repository.deploy.spec import NAME_RULE, Source, decode_spec
+from naiad.repository.deploy.preview import Place, ProcessOffer
+from naiad.repository.deploy.spec import NAME_RULE, Source, Spec, decode_spec
 from naiad.repository.repository import Repository
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
@@ -70,10 +74,13 @@ class DeployInfo(msgspec.Struct, frozen=True, kw_only=True):
     backends: list[BackendInfo]
     data_types: list[str]
     gpus: list[int]
+    processes: ProcessOffer
     max_upload_bytes: int
     piece_bytes: int
     allow_pickle: bool
     name_rule: str
+    is_in_cluster: bool
+    """This machine is part of a cluster of `naiad cluster`."""
 
 
 class _NewDraft(msgspec.Struct, forbid_unknown_fields=True):
@@ -92,8 +99,12 @@ class DeployRoutes:
         deployer: Deployer | None,
         log_tail: LogTail,
         start: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        only_own_user: bool = False,
     ) -> None:
-        """`deployer` is None where deploying is switched off. `start` runs a task."""
+        """`deployer` is None where deploying is switched off. `start` runs a task.
+        `only_own_user` keeps other users of this machine from deploying."""
+        self._only_own_user = only_own_user
         self._repository = repository
         self._deployer = deployer
         self._start = start
@@ -122,6 +133,18 @@ class DeployRoutes:
             Entry("POST", f"{model}/unload", scope, simple(self._unload, body)),
         ]
 
+    async def edit_config(self, name: str, text: str, base: str) -> None:
+        """Replaces config.pbtxt of a model, whose text has the hash `base`, and loads the model.
+        Raises NaiadError if that fails; then the old file is back, and the model serves as
+        before."""
+        self._require_deployer()
+        spec = Spec(source=Source("repository", name), text=text, base=base)
+        deployment = self._deployments.begin(name, spec, "")
+        await deployment.ended.wait()
+        status = deployment.status()
+        if status.state != "done":
+            raise invalid_arg(status.error)
+
     def stop(self) -> None:
         if self._deployer is not None:
             self._deployer.stop()
@@ -130,10 +153,31 @@ class DeployRoutes:
     def _build(self, log_tail: LogTail, name: str, spec: Any, address: str) -> Deployment:
         return Deployment(name, spec, self._require_deployer(), self._repository, log_tail, address)
 
-    def _require_deployer(self) -> Deployer:
+    def _require_deployer(self, exchange: Exchange | None = None) -> Deployer:
+        """`exchange` is that of a client who brings a model. Raises NaiadError. Blocks, where the
+        client's user counts."""
         if self._deployer is None:
             raise NaiadError(Code.PERMISSION_DENIED, _OFF)
+        reason = "" if exchange is None else self._foreign_user(exchange)
+        if reason:
+            raise NaiadError(Code.PERMISSION_DENIED, reason)
         return self._deployer
+
+    def _foreign_user(self, exchange: Exchange) -> str:
+        """Why the client may not bring a model; empty if it may. A model is code that runs as the
+        server's user, and every user of the machine reaches a port of it."""
+        if not self._only_own_user:
+            return ""
+        ends = exchange.ends
+        user = None if ends is None else tcp_user(*ends)
+        if user in (0, os.geteuid()):
+            return ""
+        whom = "another machine or container" if user is None else f"the user {_user_name(user)}"
+        return (
+            f"a model is code that runs as the user {_user_name(os.geteuid())}, and this request "
+            f"comes from {whom}. Start the server with --api-key-file to let others deploy, or "
+            "with --allow-file-override=true to let everybody who can reach it"
+        )
 
     # What there is.
 
@@ -141,7 +185,7 @@ class DeployRoutes:
         def read() -> DeployInfo:
             deployer = self._deployer
             places = [] if deployer is None else deployer.places()
-            reason = ""
+            reason = self._foreign_user(exchange)
             if deployer is None:
                 reason = _OFF
             elif not any(place.is_writable for place in places):
@@ -159,10 +203,12 @@ class DeployRoutes:
                 backends=backends,
                 data_types=list(DATATYPES),
                 gpus=[] if deployer is None else list(deployer.gpus),
+                processes=ProcessOffer() if deployer is None else deployer.offer,
                 max_upload_bytes=0 if deployer is None else deployer.limits.max_bytes,
                 piece_bytes=MAX_PIECE_BYTES,
                 allow_pickle=deployer is not None and deployer.limits.allow_pickle,
                 name_rule=NAME_RULE,
+                is_in_cluster=is_in_cluster(),
             )
 
         self._thread(exchange, read)
@@ -172,7 +218,7 @@ class DeployRoutes:
             body = _decode(exchange, _Inspection)
             if body.source.kind == "repository":
                 raise invalid_arg("source: GET /console/api/models/NAME/form shows a model")
-            return self._require_deployer().inspect(body.source, body.examples)
+            return self._require_deployer(exchange).inspect(body.source, body.examples)
 
         self._thread(exchange, work)
 
@@ -184,7 +230,7 @@ class DeployRoutes:
     def _create_draft(self, exchange: Exchange, _names: Names) -> None:
         def work() -> Any:
             location = _decode(exchange, _NewDraft).repository
-            return self._require_deployer().new_drafts(location).create()
+            return self._require_deployer(exchange).new_drafts(location).create()
 
         self._thread(exchange, work)
 
@@ -205,7 +251,7 @@ class DeployRoutes:
         draft, query = names["draft"], _query(exchange)
 
         def work() -> Any:
-            drafts = self._require_deployer().drafts(draft)
+            drafts = self._require_deployer(exchange).drafts(draft)
             offset, size = _number(query, "offset"), _number(query, "size")
             return drafts.write(draft, query.get("path", ""), offset, size, exchange.body)
 
@@ -228,7 +274,8 @@ class DeployRoutes:
 
     def _deploy(self, exchange: Exchange, names: Names) -> None:
         async def work() -> Any:
-            self._require_deployer()
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, self._require_deployer, exchange)
             spec = decode_spec(bytes(exchange.body))
             return self._deployments.begin(names["model"], spec, _address(exchange)).status()
 
@@ -264,6 +311,13 @@ class DeployRoutes:
             exchange.respond(200, _PRIVATE, msgspec.json.encode(document))
 
         self._start(respond_when_done(exchange, work, respond))
+
+
+def _user_name(user: int) -> str:
+    try:
+        return f"'{pwd.getpwuid(user).pw_name}'"
+    except KeyError:
+        return str(user)
 
 
 async def _empty(work: Awaitable[None]) -> dict[str, str]:

@@ -67,6 +67,7 @@ class Deployment:
     ) -> None:
         self.name = name
         self.state = "running"
+        self.ended = asyncio.Event()
         self._spec = spec
         self._deployer = deployer
         self._repository = repository
@@ -110,6 +111,7 @@ class Deployment:
             await self._fail(internal(f"{type(fault).__name__}: {fault}"))
         finally:
             self._lines = self._own_lines()
+            self.ended.set()
 
     async def _run(self) -> None:
         name, spec = self.name, self._spec

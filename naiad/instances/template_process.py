@@ -238,6 +238,13 @@ class Templates:
         """The templates of a model with its own interpreter."""
         return Templates(self._loop, self._setup, launch, self._orphans)
 
+    def with_variables(self, variables: Mapping[str, str], launch: Launch | None) -> Templates:
+        """The templates of a model with its own environment variables. `launch` is that of its own
+        interpreter, if it has one. The loader of libraries and the imports of the backend see the
+        variables, too, because they are those of the whole process."""
+        start = launch or self._launch
+        return self.on_interpreter(Launch(start.command, {**start.environment, **variables}))
+
     def get(self, backend: str) -> TemplateProcess:
         process = self._processes.get(backend)
         if process is None or not process.is_alive:

@@ -157,9 +157,11 @@ class LoadArguments(msgspec.Struct, array_like=True):
     backend_dir: str = ""
     """The folder of a backend that is a `model.py` (`backends/<name>`)."""
     cpu_cores: list[int] = []
-    """The cores that the host policy allows; empty means all."""
+    """The cores that the host policy and the model's config allow; empty means all."""
     numa_node: int | None = None
     """The node from which the host policy allocates memory."""
+    max_memory_bytes: int = 0
+    """The limit of the model's own config on private memory; 0 means none."""
 
 
 class Confinement(msgspec.Struct, array_like=True, frozen=True):

@@ -1,9 +1,11 @@
-"""How many CPUs this process may use: its affinity, and the quota of its control groups."""
+"""Which CPUs this process may use: its affinity, and the quota of its control groups."""
 
 from __future__ import annotations
 
 import math
 import os
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -15,6 +17,19 @@ def usable_cpus() -> int:
     cpus = len(os.sched_getaffinity(0))
     quota = quota_cpus()
     return cpus if quota is None else max(min(cpus, math.ceil(quota)), 1)
+
+
+def usable_cores() -> list[int]:
+    """The numbers of the CPUs in the affinity mask."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def choose_cores(cores: Sequence[int], count: int, name: str, index: int) -> list[int]:
+    """Chooses `count` cores for the instance `index` of a group of this name. Instances of a group
+    share none while there are enough. The name decides where the group begins, so that models are
+    spread over the machine, and a restart chooses the same cores."""
+    start = zlib.crc32(name.encode()) + index * count
+    return sorted({cores[(start + offset) % len(cores)] for offset in range(count)})
 
 
 def quota_cpus() -> float | None:

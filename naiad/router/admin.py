@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 
 from naiad.errors import Code, NaiadError, invalid_arg
+from naiad.frontends.http.browser_check import BrowserCheck
 from naiad.frontends.http.response import respond_error, respond_json
 from naiad.frontends.http.routes import Entry, Names, RouteBuilder, simple
 from naiad.keys.api_class import MODEL_REPOSITORY, STATISTICS
@@ -49,6 +50,7 @@ class AdminApi:
         self._core = core
         self._check_soon = check_soon
         self._is_local_only = is_local_only
+        self._browser_check = BrowserCheck(frozenset())
 
     def entries(self) -> list[Entry]:
         act = self._route
@@ -73,6 +75,13 @@ class AdminApi:
                         Code.PERMISSION_DENIED,
                         "the admin API is open to clients on the router's machine only: use "
                         "--api-key-file, or --remote-admin to open it to everybody",
+                    )
+                if self._is_local_only and not self._browser_check.is_own_host(exchange.head):
+                    # A page whose name was made to point to this machine would act as the operator.
+                    raise NaiadError(
+                        Code.PERMISSION_DENIED,
+                        "the admin API is open to this machine only, so it does not respond under "
+                        "the name of another: call it by the router's address",
                     )
                 handle(exchange, names)
             except NaiadError as error:

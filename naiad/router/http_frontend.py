@@ -81,7 +81,7 @@ class HttpRouter:
         budget: MemoryBudget,
         more: Sequence[Entry] = (),
     ) -> None:
-        """`more` are the routes of the admin API."""
+        """`more` are the routes of the admin API and of the console."""
         self._core = core
         self._keys = keys
         self._started_s = int(time.time())

@@ -22,6 +22,7 @@ from pathlib import Path
 import uvloop
 
 from naiad import log
+from naiad.console.router_console import router_console_entries
 from naiad.core.memory_budget import MemoryBudget
 from naiad.core.reread import Reread
 from naiad.errors import Code, NaiadError, invalid_arg
@@ -171,7 +172,9 @@ class RouterProcess:
             is_local_only=guard is None and not options.remote_admin,
         )
         limits = Http1Limits(max_body_bytes=options.max_input_size)
-        self._http = HttpRouter(self._core, keys, limits, budget, admin.entries())
+        console = router_console_entries(guard, is_tls=bool(options.http_server_cert))
+        more = [*admin.entries(), *console]
+        self._http = HttpRouter(self._core, keys, limits, budget, more)
         self._grpc = GrpcRouter(self._core, keys, budget)
         page = RouterMetrics(
             self._core,

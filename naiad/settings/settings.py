@@ -1037,8 +1037,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         ACCESS(
             "Let load requests bring files of the model ('file:' parameters), which may contain "
-            "code. auto allows it if the server requires API keys or listens on this machine "
-            "only.",
+            "code, and models be deployed in the console. auto allows it if the server requires "
+            "API keys or listens on this machine only; without keys, the console accepts models of "
+            "the server's own user and of root only.",
             parse=value.choice("allow-file-override", "auto", "true", "false"),
             metavar="auto|true|false",
             default_text="auto; tritonserver: true",

@@ -29,6 +29,13 @@ def confine(confinement: Confinement) -> None:
         os.environ[name] = confinement.name or str(confinement.user)
 
 
+def limit_memory(max_bytes: int) -> None:
+    """Applies the limit of a model's own config, which can only lower that of the Confinement. 0
+    means no limit."""
+    if max_bytes:
+        _limit(resource.RLIMIT_DATA, max_bytes)
+
+
 def _limit(kind: int, most: int) -> None:
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:

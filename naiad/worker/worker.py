@@ -45,6 +45,7 @@ from naiad.ipc.work import (
 )
 from naiad.shm.arena import SLOT_IDLE_NS
 from naiad.worker.channel import WorkerChannel, all_inline
+from naiad.worker.confinement import limit_memory
 from naiad.worker.direct_calls import LentInstance
 from naiad.worker.host_policy import apply_host_policy
 from naiad.worker.import_backend import import_backend
@@ -103,6 +104,7 @@ class Worker:
 
     def _configure(self, arguments: LoadArguments) -> None:
         try:
+            limit_memory(arguments.max_memory_bytes)
             apply_host_policy(arguments)
             config = self.backend.complete_config(arguments)
         except BaseException as error:
@@ -114,6 +116,7 @@ class Worker:
         """True when the backend wants an event loop."""
         _name_process(arguments.instance_name)
         try:
+            limit_memory(arguments.max_memory_bytes)
             not_applied = apply_host_policy(arguments)
             if not_applied:
                 self.runtime.log(

@@ -25,6 +25,8 @@ from tests.browser.playground_models import write_chat_models, write_models
 from tests.browser.test_keys import create_key, sign_in
 from tests.browser.test_playground import SEVEN, draw, png
 from tests.server.harness import Server, naiad
+from tests.server.router_fleet import fleet
+from tests.server.router_fleet import write_repository as write_fleet
 
 SIZES = {"1440": (1440, 900), "390": (390, 844)}
 HISTORY_MS = 41_000
@@ -82,6 +84,7 @@ class Studio:
         shoot("playground-embeddings")
         if has_chat:
             self._chat(page, visit, shoot)
+        self._deploy(page, visit, shoot)
         visit("watch/add_sub")
         shoot("watch")
         for tab in ("Machine", "Keys", "Traces"):
@@ -104,6 +107,28 @@ class Studio:
         page.get_by_role("button", name="Close").click()
         context.close()
 
+    def _deploy(self, page: Page, visit: Any, shoot: Any) -> None:
+        visit("deploy")
+        shoot("deploy")
+        page.get_by_role("tab", name="Catalogue").click()
+        page.get_by_role("button", name="Use double", exact=True).click()
+        expect(page.get_by_role("button", name="Deploy", exact=True)).to_be_enabled(timeout=30_000)
+        page.get_by_label("More packages, by requirements.txt").check()
+        page.get_by_label("requirements.txt", exact=True).fill("scikit-learn==1.7.2")
+        part = page.get_by_role("region", name="Cores, memory and variables")
+        part.get_by_label("Cores of each instance").fill("1")
+        part.get_by_label("Memory of each instance, at most").fill("2GiB")
+        part.get_by_role("button", name="Add a variable").click()
+        page.keyboard.type("LANGUAGE")
+        page.wait_for_timeout(1000)
+        shoot("deploy-form")
+        page.get_by_role("button", name="Start over").click()
+        visit("deploy/digits")
+        page.get_by_role("spinbutton", name="Instances").fill("2")
+        expect(page.locator(".diff .added")).to_be_visible(timeout=30_000)
+        shoot("deploy-edit")
+        page.get_by_role("button", name="Discard changes").click()
+
     def _chat(self, page: Page, visit: Any, shoot: Any) -> None:
         visit("playground/small")
         page.get_by_label("Most tokens").fill("24")
@@ -113,6 +138,24 @@ class Studio:
         expect(page.get_by_label("Times of large")).to_contain_text("tokens/s", timeout=60_000)
         shoot("playground-chat")
         page.get_by_label("Compare with").select_option("")
+
+
+def shoot_router(browser: Browser, folder: Path, out: Path) -> None:
+    """The page of a router with three replicas, one of which is down and one is drained."""
+    with fleet(write_fleet(folder / "fleet"), "east", "west", "spare") as servers:
+        servers.router.post("/router/replicas/west/drain", {})
+        servers.kill("spare")
+        for scheme in ("light", "dark"):
+            for width, (pixels, height) in SIZES.items():
+                context = browser.new_context(
+                    color_scheme="dark" if scheme == "dark" else "light",
+                    viewport={"width": pixels, "height": height},
+                )
+                page = context.new_page()
+                page.goto(f"http://{servers.router.http}/console")
+                expect(page.get_by_text("Down", exact=True)).to_be_visible(timeout=20_000)
+                page.screenshot(path=out / f"nodes-{scheme}-{width}.png", full_page=True)
+                context.close()
 
 
 def write_repository(folder: Path, *, has_chat: bool) -> Path:
@@ -153,7 +196,12 @@ def main(out: Path) -> None:
         file = Path(folder) / "keys.json"
         key = create_key(file, "admin", ",".join(SCOPES))
         create_key(file, "batch-jobs", "inference,metadata", "--rpm", "600")
-        with naiad([str(repository)], [*OPTIONS, f"--api-key-file={file}"]) as server:
+        cluster = Path(folder) / "cluster"
+        cluster.mkdir()
+        (cluster / "head").write_text("10.0.0.1:6380")  # the form shows where to place a model
+        variables = {"NAIAD_CLUSTER_DIR": str(cluster)}
+        options = [*OPTIONS, f"--api-key-file={file}"]
+        with naiad([str(repository)], options, variables) as server:
             stopped = threading.Event()
             thread = threading.Thread(target=send_traffic, args=(server, key, stopped))
             thread.start()
@@ -170,6 +218,7 @@ def main(out: Path) -> None:
                     for scheme in ("light", "dark"):
                         for width in SIZES:
                             studio.shoot_all(scheme, width, job, has_chat=has_chat)
+                    shoot_router(browser, Path(folder), out)
                     browser.close()
             finally:
                 stopped.set()

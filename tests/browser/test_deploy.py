@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="pip install --group browser")
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from naiad.keys.api_class import SCOPES
 from tests import onnx_file
@@ -214,6 +214,93 @@ def test_a_model_that_fails_shows_why_and_leaves_nothing(
     expect(deployment.get_by_role("region", name="Log of the worker")).to_contain_text("TOKEN")
     assert not (repository / "failing").exists()
     expect(page.locator("[data-path=name]")).to_have_value("failing")
+
+
+GREETS = """\
+import os
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        text = f"{os.environ['GREETING']} from {len(os.sched_getaffinity(0))} core"
+        output = pb_utils.Tensor("o", np.array([text], dtype=np.object_))
+        return [pb_utils.InferenceResponse([output]) for _ in requests]
+"""
+
+
+def test_cores_memory_variables_and_an_index_are_filled_in(
+    server: Server, open_page: OpenPage, repository: Path
+) -> None:
+    page = open_page(server, "deploy")
+    drop(page, "model.py", GREETS.encode())
+    page.locator("[data-path=name]").fill("greeter")
+    for kind in ("input", "output"):
+        page.get_by_role("button", name=f"Add {kind}").click()
+        page.keyboard.type(kind[0])
+    page.locator('[data-path="output[0].data_type"]').select_option("BYTES")
+    page.get_by_label("More packages, by requirements.txt").check()
+    page.get_by_label("requirements.txt", exact=True).fill("msgspec")
+    page.get_by_label("Extra package index").fill("http://127.0.0.1:9/simple")
+    part = page.get_by_role("region", name="Cores, memory and variables")
+    cores = part.get_by_label("Cores of each instance")
+    memory = part.get_by_label("Memory of each instance, at most")
+    memory.fill("4")
+    expect(part.locator(".field-problem")).to_contain_text("such as 4GiB", timeout=20_000)
+    memory.fill("1GiB")
+    cores.fill("1")
+    part.get_by_role("button", name="Add a variable").click()
+    page.keyboard.type("GREETING")
+    part.get_by_label("Value of variable 1").fill("hello")
+    press_deploy(page)
+    expect(page.get_by_text("greeter serves.")).to_be_visible(timeout=90_000)
+    config = (repository / "greeter/config.pbtxt").read_text()
+    for name, value in (("CPU_CORES", "1"), ("MEMORY_LIMIT", "1GiB"), ("ENV:GREETING", "hello")):
+        assert re.search(rf'"{name}"[^"]*string_value: "{value}"', config), config
+    requirements = (repository / "greeter/requirements.txt").read_text()
+    assert requirements == "--extra-index-url http://127.0.0.1:9/simple\nmsgspec"
+    body = {"inputs": [{"name": "i", "datatype": "FP32", "shape": [1], "data": [0]}]}
+    assert b"hello from 1 core" in server.post("/v2/models/greeter/infer", body)[1]
+
+    # The form of the model that exists shows the same.
+    page.get_by_role("link", name="Address and state").click()
+    page.get_by_role("link", name="Edit").click()
+    expect(cores).to_have_value("1")
+    expect(memory).to_have_value("1GiB")
+    expect(part.get_by_label("Value of GREETING")).to_have_value("hello")
+    expect(page.get_by_label("Extra package index")).to_have_value("http://127.0.0.1:9/simple")
+    expect(page.get_by_label("requirements.txt", exact=True)).to_have_value("msgspec")
+    part.get_by_role("button", name="Remove variable GREETING").click()
+    removed = page.locator(".removed").filter(has_text="ENV:GREETING")
+    expect(removed).to_have_count(1, timeout=20_000)
+
+
+def test_tensor_parallel_is_offered_where_there_are_gpus(
+    server: Server, open_page: OpenPage, tmp_path: Path
+) -> None:
+    """The machine of the tests has no GPU, so the page is told that there are two."""
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text('{"model_type": "llama"}')
+    page = open_page(server, "models")
+    for gpus, count in (([], 0), ([0, 1], 1)):
+
+        def fulfil(route: Route, gpus: list[int] = gpus) -> None:
+            route.fulfill(json={**route.fetch().json(), "gpus": gpus})
+
+        page.route("**/console/api/deploy", fulfil)
+        page.goto(f"http://{server.http}/console#/deploy")
+        page.reload()
+        page.get_by_role("tab", name="Folder on the server").click()
+        page.get_by_label("Path of a checkpoint on the server").fill(str(tmp_path / "tiny"))
+        page.get_by_role("button", name="Look").click()
+        expect(page.get_by_role("region", name="Engine")).to_be_visible(timeout=20_000)
+        field = page.get_by_label("GPUs that share the model")
+        expect(field).to_have_count(count)
+    field.fill("2")
+    written = page.get_by_role("region", name="config.pbtxt")
+    expect(written).to_contain_text("tensor_parallel_size", timeout=20_000)
 
 
 def test_a_pickle_is_refused_with_the_reason(server: Server, open_page: OpenPage) -> None:

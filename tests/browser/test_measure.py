@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,11 @@ def test_a_measurement_is_cancelled(measured: Server, open_page: OpenPage) -> No
     expect(page.locator(".state")).to_have_text("Cancelled", timeout=30_000)
 
 
+def num_instances(server: Server) -> int:
+    (row,) = json.loads(server.get("/console/api/state")[1])["models"]
+    return len(row["instances"])
+
+
 def test_the_best_configuration_is_applied_as_a_diff_and_undone(
     measured: Server, sleepy: Path, open_page: OpenPage
 ) -> None:
@@ -94,13 +100,23 @@ def test_the_best_configuration_is_applied_as_a_diff_and_undone(
     page.get_by_label("Length of a window").fill("300")
     page.get_by_role("button", name="Start").click()
     expect(page.locator(".state")).to_have_text("Done", timeout=240_000)
-    diff = page.get_by_role("region", name="Diff")
+    diff = page.get_by_role("region", name="Changes of sleepy/config.pbtxt")
     expect(diff.locator(".added", has_text="count: 2")).to_be_visible()
     assert config.read_text() == CONFIG
     page.get_by_role("button", name="Apply").click()
     page.get_by_role("dialog").get_by_role("button", name="Apply").click()
-    expect(page.get_by_text("sleepy is loaded again")).to_be_visible(timeout=20_000)
+    expect(page.get_by_text("sleepy serves with the new configuration")).to_be_visible(
+        timeout=20_000
+    )
     assert "count: 2" in config.read_text()
+    assert num_instances(measured) == 2
     page.get_by_role("button", name="Undo").click()
-    expect(diff.locator(".added", has_text="count: 2")).to_be_visible()
+    expect(diff.locator(".added", has_text="count: 2")).to_be_visible(timeout=20_000)
     assert config.read_text() == CONFIG
+    assert num_instances(measured) == 1
+    # A file that somebody has changed meanwhile is kept.
+    config.write_text(f"# mine\n{CONFIG}")
+    page.get_by_role("button", name="Apply").click()
+    page.get_by_role("dialog").get_by_role("button", name="Apply").click()
+    expect(page.get_by_role("alert")).to_contain_text("was changed by somebody else")
+    assert config.read_text() == f"# mine\n{CONFIG}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import shutil
 import signal
 import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -376,6 +378,44 @@ def test_deploying_is_off_where_files_in_requests_are(repository: Path) -> None:
         info = client.call("GET", "deploy")[1]
         assert (info["is_allowed"], client.call("POST", "drafts", {})[0]) == (False, 403)
         assert "--allow-file-override=true" in info["reason"]
+
+
+AS_NOBODY = """\
+import encodings.idna, http.client, os, sys
+connection = http.client.HTTPConnection(sys.argv[1])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+method = "POST" if sys.argv[3] else "GET"
+connection.request(method, sys.argv[2], sys.argv[3], {"Content-Type": "application/json"})
+response = connection.getresponse()
+print(response.status, response.read().decode())
+"""
+"""Other users may not be able to read the interpreter, so it imports everything first."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_another_user_of_the_machine_cannot_deploy(plain_server: Server, repository: Path) -> None:
+    def ask(path: str, body: str = "") -> str:
+        command = [sys.executable, "-c", AS_NOBODY, plain_server.http, path, body]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout.strip()
+
+    source = {"source": {"kind": "catalogue", "value": "double"}}
+    for path, body in (
+        ("/console/api/drafts", "{}"),
+        ("/console/api/inspect", json.dumps(source)),
+        ("/console/api/models/double/deploy", json.dumps(source)),
+    ):
+        refused = ask(path, body)
+        assert refused.startswith("403"), refused
+        assert "a model is code that runs as the user 'root'" in refused
+        assert "--api-key-file" in refused
+    assert not (repository / "double").exists()
+    info = json.loads(ask("/console/api/deploy").removeprefix("200 "))
+    assert not info["is_allowed"]
+    assert "comes from the user" in info["reason"]
+    # Reading and inferring stay open, as they are without keys.
+    assert ask("/console/api/state").startswith("200 ")
 
 
 def test_models_load_and_unload_in_every_control_mode(server: Server) -> None:

@@ -45,8 +45,8 @@ def read_options(config: ServedConfig) -> LlmOptions:
     """Raises NaiadError."""
     parameters = set_parameters(config)
     for name in parameters:
-        # Triton's own parameters for every backend are written in capitals.
-        if name not in OWN_NAMES and name not in SETTING_NAMES and not name.isupper():
+        is_known = name in OWN_NAMES or name in SETTING_NAMES
+        if not is_known and not config.is_for_server(name):
             raise unknown_name(config.name, name)
     engine = parameters.get("engine", "auto")
     if engine not in ENGINES:

@@ -2,7 +2,8 @@
 
 PyTorch, MKL, OpenBLAS and others read it when they are imported, and would use every core in every
 instance. The rule:
-- A model with one CPU instance, and an instance on a GPU, use what they like.
+- A model with one CPU instance, and an instance on a GPU, use what they like, unless the
+  parameter CPU_CORES says how many cores an instance has.
 - OMP_NUM_THREADS in the server's environment is the user's choice and stays. Variables of one
   library, such as OPENBLAS_NUM_THREADS, have precedence over OMP_NUM_THREADS in that library.
 - What the model sets itself, such as `torch.set_num_threads`, comes later and is not touched.
@@ -14,7 +15,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from naiad.backends.served_config import read_config
+from naiad.backends.served_config import CPU_CORES, read_config
 from naiad.ipc.work import LoadArguments
 
 VARIABLE = "OMP_NUM_THREADS"
@@ -29,10 +30,11 @@ _OPENBLAS_SETTERS = (
 
 def share_cores(arguments: LoadArguments) -> None:
     """Must be called before the model's code is imported."""
-    if arguments.instance_kind == "GPU" or VARIABLE in os.environ:
+    if VARIABLE in os.environ:
         return
     config = read_config(arguments)
-    if config.num_cpu_instances < 2:
+    is_alone = arguments.instance_kind == "GPU" or config.num_cpu_instances < 2
+    if is_alone and not config.integer(CPU_CORES, 0):
         return
     os.environ[VARIABLE] = str(config.threads())
     if not any(name in os.environ for name in _OPENBLAS_VARIABLES):

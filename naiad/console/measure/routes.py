@@ -7,8 +7,9 @@ Rule: all of it needs the scope `model-repository`, and a key sees measurements 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,19 +23,15 @@ from naiad.console.measure.order import (
     decode_order,
     file_arguments,
 )
-from naiad.console.measure.proposal import (
-    Proposal,
-    propose,
-    tag_of,
-    write_config,
-)
+from naiad.console.measure.proposal import Proposal, propose, read_config_text
 from naiad.errors import NaiadError, invalid_arg, not_found
-from naiad.frontends.http.response import respond_error
+from naiad.frontends.http.response import respond_error, respond_when_done
 from naiad.frontends.http.routes import Entry, Names, control, simple
 from naiad.frontends.token_estimate import is_language
 from naiad.keys.api_class import MODEL_REPOSITORY
 from naiad.keys.guard import Guard, read_bytes, unknown_model
 from naiad.keys.session import cookie_name
+from naiad.repository.deploy.deployer import text_hash
 from naiad.repository.entry import Entry as ModelEntry
 from naiad.repository.repository import Repository
 from naiad.transport.http1.exchange import Exchange
@@ -46,6 +43,11 @@ _REPORT = (
     b"Content-Security-Policy: default-src 'none'; sandbox\r\nX-Content-Type-Options: nosniff\r\n"
     b'Content-Disposition: attachment; filename="report.html"\r\n'
 )
+
+
+EditConfig = Callable[[str, str, str], Awaitable[None]]
+"""(model, text of config.pbtxt, hash of the text that it replaces): writes the file and loads the
+model. Raises NaiadError, and then everything is as it was."""
 
 
 class Addresses(msgspec.Struct, frozen=True):
@@ -66,7 +68,17 @@ class _Apply(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MeasureRoutes:
-    def __init__(self, repository: Repository, guard: Guard | None, addresses: Addresses) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        guard: Guard | None,
+        addresses: Addresses,
+        edit_config: EditConfig,
+        start: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        """`edit_config` deploys a text of config.pbtxt. `start` runs a task."""
+        self._edit_config = edit_config
+        self._start = start
         self._repository = repository
         self._guard = guard
         self._addresses = addresses
@@ -216,17 +228,26 @@ class MeasureRoutes:
         tag = _decode(exchange).tag
         if not propose(job.directory, job.copy).diff:
             raise invalid_arg(f"measurement {job.id} proposes no change of the configuration")
-        text = (job.copy / "config.pbtxt").read_text()
-        job.replaced = write_config(job.directory, text, tag)
-        self._respond(exchange, propose(job.directory, job.copy))
+        self._edit(exchange, job, read_config_text(job.copy), tag)
 
     def _undo(self, exchange: Exchange, names: Names) -> None:
         job = self._analysis(exchange, names)
         if job.replaced is None:
             raise invalid_arg(f"the proposal of measurement {job.id} was not applied")
-        write_config(job.directory, job.replaced, tag_of(job.copy))
-        job.replaced = None
-        self._respond(exchange, propose(job.directory, job.copy))
+        self._edit(exchange, job, job.replaced, text_hash(read_config_text(job.copy)))
+
+    def _edit(self, exchange: Exchange, job: Job, text: str, base: str) -> None:
+        """Responds when the model is loaded. What it replaces is kept for the way back."""
+        replaced = read_config_text(job.directory) if job.replaced is None else None
+
+        async def work() -> Proposal:
+            await self._edit_config(job.order.model, text, base)
+            job.replaced = replaced
+            return propose(job.directory, job.copy)
+
+        self._start(
+            respond_when_done(exchange, work(), lambda proposal: self._respond(exchange, proposal))
+        )
 
     def _respond(self, exchange: Exchange, proposal: Proposal) -> None:
         exchange.respond(200, _PRIVATE, msgspec.json.encode(proposal))

@@ -11,7 +11,9 @@ const PAGES = [
   {id: "watch", title: "Watch", load: () => import("./watch.js")},
   {id: "measure", title: "Measure", load: () => import("./measure.js")},
   {id: "keys", title: "Keys", load: () => import("./keys.js")},
+  {id: "nodes", title: "Nodes", load: () => import("./nodes.js")},
 ];
+const ownPages = () => PAGES.filter(page => session.info.pages.includes(page.id));  // a server has others than a router
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
 const connection = document.getElementById("connection");
@@ -21,7 +23,7 @@ let leave = () => {}, shown = "", isSigningIn = false;
 async function route() {
   if (!session.info?.is_signed_in) return;
   const [id, ...rest] = location.hash.replace(/^#\//, "").split("/");
-  const page = PAGES.find(page => page.id === id) ?? PAGES[0];
+  const page = ownPages().find(page => page.id === id) ?? ownPages()[0];
   const parameter = decodeURIComponent(rest.join("/"));
   const isNew = shown !== "";
   shown = `${page.id}/${parameter}`;
@@ -78,10 +80,10 @@ function start() {
   account.hidden = !info.needs_key;
   account.title = info.key_id ? `Key ${info.key_id} (${info.key_name})` : "";
   if (!nav.childElementCount) {
-    nav.append(...PAGES.map(page => h("a", {href: `#/${page.id}`, "data-page": page.id}, page.title)));
-    listen(showConnection);
+    nav.append(...ownPages().map(page => h("a", {href: `#/${page.id}`, "data-page": page.id}, page.title)));
+    if (info.pages.includes("models")) listen(showConnection);
   }
-  connect();
+  if (info.pages.includes("models")) connect();
   if (shown === "") route();
 }
 

@@ -3,9 +3,11 @@
 
 import {get, may, post, send, session} from "./api.js";
 import {ask, bytes, copy, h, problemBox, setText, tabs} from "./dom.js";
-import {batchingFields, engineFields, environmentFields, field, hasOwnTensors, instanceFields, isEngine, otherParameters, select, tensorList} from "./deploy_fields.js";
+import {batchingFields, engineFields, environmentFields, field, hasOwnTensors, instanceFields, isEngine, otherParameters, processFields, select, tensorList} from "./deploy_fields.js";
+import {diffView} from "./diff.js";
 import {runDeployment} from "./deploy_progress.js";
 import {listen, live} from "./live.js";
+import {deploymentText, emptyPlacement, placementFields} from "./placement.js";
 import {chosenFiles, discardDraft, droppedFiles, newDraft, uploadFile} from "./upload.js";
 
 const PREVIEW_MS = 300;
@@ -110,7 +112,7 @@ export function show(root, name) {
 async function loadExisting(name) {
   const existing = await get(modelApi(name, "form")), edited = emptyForm();
   Object.assign(edited, {isEdit: true, source: {kind: "repository", value: name}, name, base: existing.base, existing, repository: existing.repository, version: existing.versions.at(-1) ?? 1,
-    environment: {kind: existing.config?.parameters.EXECUTION_ENV_PATH ? "archive" : existing.requirements ? "requirements" : "server", requirements: existing.requirements, archive: ""}});
+    environment: {kind: existing.config?.parameters.EXECUTION_ENV_PATH ? "archive" : existing.requirements || existing.config?.parameters.PYTHON_VERSION ? "requirements" : "server", requirements: existing.requirements, archive: ""}});
   form = edited;
   if (existing.config) useConfig(existing.config, true);
   else edited.text = existing.text;
@@ -139,6 +141,7 @@ function drawPage(root) {
   }
 
   function changed() {
+    form.drawPlacement?.();
     clearTimeout(timer);
     timer = setTimeout(refresh, PREVIEW_MS);
   }
@@ -404,11 +407,12 @@ function configSections(add, changed, redraw) {
     add("Inputs and outputs", "The first dimension of a request is the batch: how many examples it has. It is not listed here, because it may differ from request to request. −1 is a dimension of any size.",
       isTold ? h("p", {class: "hint"}, "config.pbtxt does not name them, so the model itself tells them when it is loaded. What you add here must match the model.") : null, lists.map(list => list.box));
   }
-  if (backend === "python") add("Python environment", "", environmentFields(form.environment, () => { form.isEnvironmentSet = true; changed(); }, uploadArchive));
+  if (backend === "python") add("Python environment", "", environmentFields(form.environment, fields.parameters, info.processes, () => { form.isEnvironmentSet = true; changed(); }, uploadArchive));
   if (isEngine(backend)) add("Engine", "Everything else is found in the checkpoint.", engineFields(fields.parameters, info.gpus, changed));
   if (backend !== "ensemble" && !fields.is_ensemble) {
     if (!isEngine(backend)) add("Instances and devices", "", instanceFields(fields.instances, info.gpus, changed));
     if (hasOwnTensors(backend)) add("Batching", "", batchingFields(fields, () => { form.redrawTensors?.(); changed(); }));
+    add("Cores, memory and variables", "Each instance is a process. Empty fields leave it what the server has.", processFields(fields.parameters, info.processes, changed));
   }
   const others = otherParameters(fields.parameters, backend, changed);
   add("More", "", h("details", null, h("summary", null, "Parameters of the backend"), others),
@@ -444,9 +448,17 @@ function keySection() {
 
 const matches = (pattern, name) => new RegExp(`^${pattern.replace(/[.+^${}()|\\]/g, "\\$&").replaceAll("*", ".*").replaceAll("?", ".")}$`).test(name);
 
-// 9. Placement: a cluster adds what it has to choose between.
+// 9. Placement, where this machine is part of a cluster. The text is for the cluster file, so that Git has it, too.
 function placementSection() {
-  return null;
+  if (!info.is_in_cluster) return null;
+  form.placement ??= emptyPlacement();
+  const code = h("pre", {class: "code", tabindex: "0", role: "region", "aria-label": "Entry of the cluster file"});
+  const copyButton = h("button", {type: "button", class: "small", onclick: () => copy(code.textContent, copyButton)}, "Copy");
+  const place = () => form.repository || (info.places.find(one => one.is_writable && !one.is_temporary) ?? info.places[0]).location;
+  form.drawPlacement = () => setText(code, deploymentText(form.name || "model", place(), form.placement));
+  form.drawPlacement();
+  return h("div", null, placementFields(form.placement, form.drawPlacement), h("div", {class: "code-bar"}, h("h3", null, "Entry of the cluster file"), copyButton), code,
+    h("p", {class: "hint"}, "Deploy writes the model to this server's repository, where you can try it. To serve it on the cluster, add this entry to the cluster file and run ", h("code", null, "naiad cluster apply FILE"), ". Every node must reach the repository at that path; a bucket works, too."));
 }
 
 // What will be written.
@@ -471,7 +483,7 @@ function sidePanel(root, progress, deploy) {
   function showConfig(preview) {
     if (!preview) { config.replaceChildren(h("p", {class: "card-note"}, "The file that the form writes appears here.")); return; }
     if (preview.old_text === null) config.replaceChildren(h("pre", {class: "code", tabindex: "0"}, preview.text || "# Nothing: the model itself says everything."));
-    else if (preview.diff) config.replaceChildren(h("p", {class: "card-note"}, "What changes:"), diffView(preview.diff));
+    else if (preview.diff) config.replaceChildren(h("p", {class: "card-note"}, "What changes:"), diffView(preview.diff, "Changes of config.pbtxt"));
     else config.replaceChildren(h("p", {class: "card-note"}, "No changes."), h("pre", {class: "code", tabindex: "0"}, preview.text || "# Nothing: the model itself says everything."));
   }
 
@@ -496,11 +508,6 @@ function sidePanel(root, progress, deploy) {
         preview.is_new ? `Writes ${form.name} to the repository and loads it. If it does not load, nothing stays.` : "Writes the change and loads it. If it does not load, the old one goes on serving.");
     },
   };
-}
-
-function diffView(text) {
-  return h("pre", {class: "code diff", tabindex: "0", role: "region", "aria-label": "Changes of config.pbtxt"}, text.split("\n").filter((line, index, lines) => line || index < lines.length - 1).map(line =>
-    h("span", {class: line.startsWith("+++") || line.startsWith("---") || line.startsWith("@@") ? "diff-head" : line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : ""}, `${line}\n`)));
 }
 
 function memoryView(estimate) {

@@ -1,7 +1,7 @@
-// The parts of the deploy form that fill in a config: tensors, environment, instances, batching, engine.
+// The parts of the deploy form that fill in a config: tensors, environment, instances, processes, batching, engine.
 // Every element that belongs to a field of config.pbtxt has its path in data-path, so that problems find it.
 
-import {h} from "./dom.js";
+import {bytes, h} from "./dom.js";
 
 export const ENGINE_FIELDS = [
   {name: "checkpoint", title: "Checkpoint", hint: "A path, a hub id, or . for the files of the version."},
@@ -10,9 +10,13 @@ export const ENGINE_FIELDS = [
   {name: "max_model_len", title: "Longest context, in tokens", type: "number", hint: "Prompt and output together. Empty: what the model was made for."},
   {name: "max_num_seqs", title: "Requests at the same time", type: "number", placeholder: "256"},
   {name: "kv_cache_bytes", title: "KV cache, in bytes", type: "number", hint: "Empty: 1 GiB on a CPU, a share of the memory on a GPU."},
-  {name: "gpu_memory_utilization", title: "Share of the GPU's memory", type: "number", step: "0.01", placeholder: "0.9", needsGpu: true},
+  {name: "gpu_memory_utilization", title: "Share of the GPU's memory", type: "number", step: "0.01", placeholder: "0.9", needsGpus: 1, hint: "For weights, activations and KV cache together."},
+  {name: "tensor_parallel_size", title: "GPUs that share the model", type: "number", min: "1", placeholder: "1", needsGpus: 2,
+    hint: "Tensor parallel: each of these GPUs holds a part of every layer. For models that do not fit on one GPU. It must divide the model's attention heads."},
   {name: "trust_remote_code", title: "Run Python code that the checkpoint brings", type: "checkbox"},
 ];
+const PROCESS_NAMES = new Set(["CPU_CORES", "MEMORY_LIMIT", "PYTHON_VERSION", "EXECUTION_ENV_PATH"]);
+const VARIABLE = "ENV:";
 const ENGINE_NAMES = new Set(ENGINE_FIELDS.map(field => field.name));
 export const isEngine = backend => backend === "llm";
 export const hasOwnTensors = backend => !["llm", "vllm", "tensorrtllm"].includes(backend);
@@ -76,12 +80,30 @@ export function tensorList(kind, tensors, dataTypes, changed, maxBatchSize) {
 
 // The Python environment.
 
-export function environmentFields(environment, changed, uploadArchive) {
-  const detail = h("div"), kinds = [["server", "The server's own packages"], ["requirements", "More packages, by requirements.txt"], ["archive", "An archive of an environment (conda-pack)"]];
+const INDEX_LINE = /^--extra-index-url[ =]+(\S+)[ \t]*$/m;
+
+// An extra index is a line of requirements.txt; the form shows the first one as a field of its own.
+export function splitIndex(text) {
+  const match = INDEX_LINE.exec(text);
+  return match ? {index: match[1], packages: text.replace(INDEX_LINE, "").replace(/^\n/, "")} : {index: "", packages: text};
+}
+
+export const joinIndex = ({index, packages}) => index ? `--extra-index-url ${index}\n${packages}` : packages;
+
+export function environmentFields(environment, parameters, offer, changed, uploadArchive) {
+  const detail = h("div"), kinds = [["server", "The server's own packages"], ...(offer.can_install || environment.kind === "requirements" ? [["requirements", "More packages, by requirements.txt"]] : []), ["archive", "An archive of an environment (conda-pack)"]];
   const draw = () => {
+    if (environment.kind !== "requirements") delete parameters.PYTHON_VERSION;
     if (environment.kind === "requirements") {
-      detail.replaceChildren(field("requirements.txt", h("textarea", {class: "data", rows: "4", value: environment.requirements, placeholder: "numpy==2.4.0\nscikit-learn", oninput: event => { environment.requirements = event.target.value; changed(); }}),
-        {hint: "The server creates an environment with these packages in addition to its own, once for each content of the file. --extra-index-url may be a line of it.", path: "environment"}));
+      const parts = splitIndex(environment.requirements), update = () => { environment.requirements = joinIndex(parts); changed(); };
+      const own = parameters.PYTHON_VERSION ?? "", versions = own && !offer.pythons.includes(own) ? [...offer.pythons, own] : offer.pythons;
+      detail.replaceChildren(
+        field("requirements.txt", h("textarea", {class: "data", rows: "4", value: parts.packages, placeholder: "numpy==2.4.0\nscikit-learn", oninput: event => { parts.packages = event.target.value; update(); }}),
+          {hint: "One package per line, as for pip. The server creates an environment with them, once for each content of the file.", path: "environment"}),
+        field("Extra package index", h("input", {type: "url", value: parts.index, placeholder: "https://packages.example.com/simple", spellcheck: "false", autocomplete: "off", oninput: event => { parts.index = event.target.value.trim(); update(); }}),
+          {hint: "pip looks for packages there, too. It becomes a line of requirements.txt, so a password does not belong here: the server's pip.conf is the place for it."}),
+        versions.length > 1 ? field("Python version", select([["", "the server's, with its packages"], ...versions.map(version => [version, version])], own, value => { if (value) parameters.PYTHON_VERSION = value; else delete parameters.PYTHON_VERSION; changed(); }),
+          {hint: "Another version does not see the server's packages: list everything that the model imports.", path: 'parameters["PYTHON_VERSION"]'}) : "");
     } else if (environment.kind === "archive") {
       const status = h("p", {class: "hint", role: "status"}, environment.archive ? `${environment.archive.split("/").at(-1)} is uploaded.` : "It is unpacked when the model is loaded, and may bring its own Python.");
       const input = h("input", {type: "file", accept: ".tar.gz,.tgz,.tar,.tar.bz2,.tar.xz", onchange: async () => {
@@ -126,6 +148,43 @@ export function instanceFields(groups, gpus, changed) {
   return box;
 }
 
+// Cores, memory and environment variables of the model's processes.
+
+export function processFields(parameters, offer, changed) {
+  const set = (name, value) => { if (value === "") delete parameters[name]; else parameters[name] = value; changed(); };
+  const cores = h("input", {type: "number", min: "1", max: String(offer.num_cores), placeholder: "all", value: parameters.CPU_CORES ?? "", oninput: event => set("CPU_CORES", event.target.value.trim())});
+  const memory = h("input", {value: parameters.MEMORY_LIMIT ?? "", placeholder: "no limit", spellcheck: "false", autocomplete: "off", oninput: event => set("MEMORY_LIMIT", event.target.value.trim())});
+  return h("div", null, h("div", {class: "pairs"},
+    field("Cores of each instance", cores, {hint: `The threads of an instance run on so many of the ${offer.num_cores === 1 ? "one core" : `${offer.num_cores} cores`} that the server may use.`, path: 'parameters["CPU_CORES"]'}),
+    field("Memory of each instance, at most", memory, {hint: `Such as 4GiB. An allocation beyond it fails, and the request gets an error. The machine has ${bytes(offer.memory_bytes)}. GPU memory does not count.`, path: 'parameters["MEMORY_LIMIT"]'})),
+    offer.can_set_variables || Object.keys(parameters).some(name => name.startsWith(VARIABLE)) ? variableFields(parameters, changed) : null);
+}
+
+function variableFields(parameters, changed) {
+  const box = h("div");
+  let rows = Object.entries(parameters).filter(([name]) => name.startsWith(VARIABLE)).map(([name, value]) => ({name: name.slice(VARIABLE.length), value}));
+  const apply = () => {
+    for (const name of Object.keys(parameters)) if (name.startsWith(VARIABLE)) delete parameters[name];
+    for (const row of rows) if (row.name) parameters[VARIABLE + row.name] = row.value;
+    changed();
+  };
+  const draw = focus => {
+    box.replaceChildren(h("h3", null, "Environment variables"), h("p", {class: "hint"}, "Variables that the model's processes see, in addition to the server's. They are written to config.pbtxt, which everybody who may read the model's configuration sees: secrets do not belong here."),
+      ...rows.map((row, index) => {
+        const name = h("input", {value: row.name, placeholder: "MY_OPTION", spellcheck: "false", autocomplete: "off", oninput: event => { row.name = event.target.value.trim(); name.dataset.path = variablePath(row.name); apply(); }});
+        return h("div", {class: "line"}, field("Variable", name, {path: variablePath(row.name)}),
+          field("Value", h("input", {value: row.value, spellcheck: "false", autocomplete: "off", "aria-label": `Value of ${row.name || `variable ${index + 1}`}`, oninput: event => { row.value = event.target.value; apply(); }})),
+          h("button", {type: "button", class: "small danger", "aria-label": `Remove variable ${row.name || index + 1}`, onclick: () => { rows = rows.filter(other => other !== row); draw(); apply(); }}, "Remove"));
+      }),
+      h("button", {type: "button", class: "small", onclick: () => { rows.push({name: "", value: ""}); draw(true); }}, "Add a variable"));
+    if (focus) box.querySelectorAll("input")[2 * rows.length - 2].focus();
+  };
+  draw();
+  return box;
+}
+
+const variablePath = name => `parameters["${VARIABLE}${name}"]`;
+
 // Batching.
 
 export function batchingFields(fields, changed) {
@@ -149,11 +208,11 @@ export function batchingFields(fields, changed) {
 
 export function engineFields(parameters, gpus, changed, {hasCheckpoint = true} = {}) {
   const set = (name, value) => { if (value === "") delete parameters[name]; else parameters[name] = value; changed(); };
-  return h("div", {class: "pairs"}, ENGINE_FIELDS.filter(item => (!item.needsGpu || gpus.length) && (hasCheckpoint || item.name !== "checkpoint")).map(item => {
+  return h("div", {class: "pairs"}, ENGINE_FIELDS.filter(item => (gpus.length >= (item.needsGpus ?? 0) || item.name in parameters) && (hasCheckpoint || item.name !== "checkpoint")).map(item => {
     const value = parameters[item.name] ?? "", path = `parameters["${item.name}"]`;
     if (item.type === "checkbox") return h("div", {class: "checks wide"}, h("label", null, h("input", {type: "checkbox", checked: value === "true", "data-path": path, onchange: event => set(item.name, event.target.checked ? "true" : "")}), item.title));
     const control = item.options ? select(item.options.map(option => [option, option || "automatic"]), value, text => set(item.name, text))
-      : h("input", {type: item.type ?? "text", step: item.step, min: item.type === "number" ? "0" : null, placeholder: item.placeholder, value, spellcheck: "false", oninput: event => set(item.name, event.target.value.trim())});
+      : h("input", {type: item.type ?? "text", step: item.step, min: item.type === "number" ? item.min ?? "0" : null, placeholder: item.placeholder, value, spellcheck: "false", oninput: event => set(item.name, event.target.value.trim())});
     return field(item.title, control, {hint: item.hint, path});
   }));
 }
@@ -161,7 +220,7 @@ export function engineFields(parameters, gpus, changed, {hasCheckpoint = true} =
 // Parameters that no field of the form is for.
 export function otherParameters(parameters, backend, changed) {
   const box = h("div");
-  const own = name => (isEngine(backend) && ENGINE_NAMES.has(name)) || name === "EXECUTION_ENV_PATH";
+  const own = name => (isEngine(backend) && ENGINE_NAMES.has(name)) || PROCESS_NAMES.has(name) || name.startsWith(VARIABLE);
   let rows = Object.entries(parameters).filter(([name]) => !own(name)).map(([name, value]) => ({name, value}));
   const apply = () => {
     for (const name of Object.keys(parameters)) if (!own(name)) delete parameters[name];

@@ -59,6 +59,13 @@ export function problemBox(error) {
     error.advice ? h("p", {class: "card-note"}, error.advice) : null, h("pre", null, error.message));
 }
 
+// A figure with its title.
+export function fact(title) {
+  const value = h("span", {class: "fact-value"}, dash), note = h("span", {class: "fact-note"});
+  return {box: h("div", {class: "fact"}, h("span", {class: "fact-title"}, title), value, note),
+    set: (text, noteText = "") => { setText(value, text); setText(note, noteText); }};
+}
+
 export async function copy(text, button) {
   await navigator.clipboard.writeText(text);
   const before = button.textContent;

@@ -1,7 +1,8 @@
 // Measure: start naiad perf and naiad analyze, watch them, read their reports, apply what an
 // analysis proposes. The work runs in the server, so that a reload of the page loses nothing.
 
-import {get, may, post, send, session} from "./api.js";
+import {get, may, post, send} from "./api.js";
+import {diffView} from "./diff.js";
 import {ask, copy, duration, h, problemBox, setText, toast} from "./dom.js";
 import {listen, live} from "./live.js";
 import {reportParts} from "./report.js";
@@ -204,28 +205,23 @@ async function proposalBox(job) {
   const draw = proposal => {
     const apply = async () => {
       draw(await post(`${API}/${job.id}/apply`, {tag: proposal.tag}));
-      toast(`${proposal.file} is changed`, "Undo", async () => draw(await post(`${API}/${job.id}/undo`)));
-      await reload(job.model);
+      toast(`${job.model} serves with the new configuration`, "Undo", undo);
+    };
+    const undo = async () => {
+      try {
+        draw(await post(`${API}/${job.id}/undo`));
+        toast(`${job.model} serves with the old configuration again`);
+      } catch (error) {
+        await ask(error.title, h("pre", null, error.message), {confirm: "Close", cancel: ""});
+      }
     };
     const button = h("button", {type: "button", class: "primary", onclick: async () => {
-      await ask(`Change ${proposal.file}?`, h("p", null, session.info.control_mode === "explicit" ? "The file is written, and the model is loaded again. You can undo it." :
-        "The file is written. The model uses it when it is loaded again."), {confirm: "Apply", submit: async () => { await apply(); return true; }});
+      await ask(`Change ${proposal.file}?`, h("p", null, "The file is written, and the model is loaded with it. If it does not load, everything stays as it is. You can undo it."), {confirm: "Apply", submit: async () => { await apply(); return true; }});
     }}, "Apply");
-    box.replaceChildren(h("h2", null, "Proposed configuration"), proposal.diff ? h("div", null, h("p", {class: "card-note"}, "The best configuration that was found, as a change of the file."), diffView(proposal.diff), button) :
+    box.replaceChildren(h("h2", null, "Proposed configuration"), proposal.diff ? h("div", null, h("p", {class: "card-note"}, "The best configuration that was found, as a change of the file."), diffView(proposal.diff, `Changes of ${proposal.file}`), button) :
       h("p", {class: "card-note"}, hadDiff ? `${proposal.file} has the proposed configuration now.` : "Nothing better than the present configuration was found."));
     hadDiff ||= proposal.diff !== "";
   };
   draw(await get(`${API}/${job.id}/proposal`));
   return box;
-}
-
-async function reload(model) {
-  if (session.info.control_mode !== "explicit") return;
-  await post(`/v2/repository/models/${encodeURIComponent(model)}/load`);
-  toast(`${model} is loaded again`);
-}
-
-export function diffView(diff) {
-  return h("div", {class: "code diff", tabindex: "0", role: "region", "aria-label": "Diff"}, h("pre", null, diff.split("\n").map(line =>
-    h("span", {class: line.startsWith("+") && !line.startsWith("+++") ? "added" : line.startsWith("-") && !line.startsWith("---") ? "removed" : line.startsWith("@") ? "place" : ""}, `${line}\n`))));
 }

@@ -2,7 +2,7 @@
 
 import {get, may, modelPath, post, session} from "./api.js";
 import {accessPanel} from "./code.js";
-import {ask, bytes, copy, dash, duration, h, milliseconds, number, problemBox, setText, tabs, toast} from "./dom.js";
+import {ask, bytes, copy, dash, duration, fact, h, milliseconds, number, problemBox, setText, tabs, toast} from "./dom.js";
 import {ensembleGraph} from "./graph.js";
 import {listen, live} from "./live.js";
 
@@ -29,12 +29,6 @@ function showState(element, row) {
 const total = (rows, read) => rows.reduce((sum, row) => sum + (read(row) ?? 0), 0);
 
 // The list.
-
-function fact(title) {
-  const value = h("span", {class: "fact-value"}, dash), note = h("span", {class: "fact-note"});
-  return {box: h("div", {class: "fact"}, h("span", {class: "fact-title"}, title), value, note),
-    set: (text, noteText = "") => { setText(value, text); setText(note, noteText); }};
-}
 
 const instanceText = row => row.steps.length ? `${row.steps.length} steps` : row.platform ? `${row.instances.filter(instance => instance.state === "ready").length} of ${row.instances.length}` : dash;
 export const address = row => `${location.origin}${row.is_language ? "/v1/chat/completions" : `/v2/models/${encodeURIComponent(row.name)}/infer`}`;

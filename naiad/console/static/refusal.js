@@ -26,6 +26,8 @@ const RULES = [
     `The address of this page names '${host}'. Start the server with --allowed-host ${host}.`]],
   [403, /restricted, expecting header '([^']+)'/, ([, header]) => ["Refused by a restricted API",
     `--http-restricted-api requires the header '${header}', which pages do not send.`]],
+  [403, /a model is code that runs as the user/, () => ["Only the server's own user may deploy",
+    "The server requires no keys, so it does not accept code from other users of the machine."]],
   [403, null, () => ["Not allowed", "A rule of the server refused the request."]],
   [429, /limit of (\d+ requests at a time)/, ([, limit], {key}) => [`Limit reached: ${limit}`,
     `Other requests of ${key} still run. Try again when one of them has ended.`]],

@@ -65,6 +65,10 @@ class BrowserCheck:
             return _denied("expected 'Content-Type: application/json'")
         return None
 
+    def is_own_host(self, head: Head) -> bool:
+        """True if `Host` is a name that no page of the internet can have."""
+        return self._is_own(_name(head.headers.get(b"host", b"").decode("latin-1").lower()))
+
     def _is_own(self, name: str) -> bool:
         """A name that no page of the internet can have. An address cannot be made to point
         elsewhere, a name without a dot is one of the local network, such as that of a container,

@@ -22,6 +22,7 @@ from naiad.repository.config.validate_ensemble import ENSEMBLE_PLATFORM, check_e
 from naiad.repository.config.validate_instances import check_instance_groups
 from naiad.repository.config.validate_io import check_batch_io, check_tensors, dims_text
 from naiad.repository.config.validate_sequence import check_sequence_batching
+from naiad.repository.config.worker_settings import check_worker_settings
 
 # A backend in this table works only with its own platforms; any other backend accepts any platform.
 _PLATFORMS = {
@@ -75,6 +76,7 @@ def validate_config(
         check_tensors(config, found)
         check_batch_io(config, found)
     check_instance_groups(config, options, found)
+    check_worker_settings(config, found)
     _check_warmup(config, found)
     _check_file_names(config, found)
     return found.problems

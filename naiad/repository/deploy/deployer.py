@@ -44,6 +44,7 @@ from naiad.repository.deploy.preview import (
     Place,
     Preview,
     PreviewProblem,
+    ProcessOffer,
 )
 from naiad.repository.deploy.proposal import (
     Placed,
@@ -83,9 +84,11 @@ class Deployer:
         options: ConfigOptions,
         limits: DraftLimits,
         environment: Mapping[str, str] | None = None,
+        offer: ProcessOffer | None = None,
     ) -> None:
         """`folders` are the local repositories. `environment` holds the variables of a process that
         opens a model file."""
+        self.offer = offer or ProcessOffer()
         self._folders = list(folders)
         self._options = options
         self._readers = Readers(environment)
@@ -334,11 +337,14 @@ class Deployer:
         self._check_targets(folder, files, contents)
         if spec.environment is not None and spec.environment.kind == "requirements":
             contents[REQUIREMENTS] = spec.environment.requirements
-        elif spec.environment is not None and spec.environment.kind == "archive":
-            files[archive_name(spec.environment)] = self._environment_archive(spec, folder)
+        elif spec.environment is not None and spec.environment.archive:
+            files[archive_name(spec.environment)] = self._archive(spec.environment.archive)
         has_requirements = (folder / REQUIREMENTS).is_file() and spec.environment is not None
         removed = [REQUIREMENTS] if has_requirements and REQUIREMENTS not in contents else []
         text = spec.text
+        if text == "" and old_text is not None:
+            # An edit is undone for a model that had no file.
+            removed.append(CONFIG_FILE)
         if text is None:
             base = old_text if old_text is not None else source.config
             old = parse_text(base, ModelConfig, f"{name}/{CONFIG_FILE}").message
@@ -357,14 +363,8 @@ class Deployer:
             removed=removed,
         )
 
-    def _environment_archive(self, spec: Spec, folder: Path) -> Path:
-        assert spec.environment is not None
-        archive = spec.environment.archive
-        if not archive:
-            existing = folder / archive_name(spec.environment)
-            if existing.is_file():
-                return existing
-            raise invalid_arg("environment: expected an archive, such as one of conda-pack")
+    def _archive(self, archive: str) -> Path:
+        """The uploaded archive of a Python environment. Raises NaiadError."""
         draft_id, _, path = archive.partition("/")
         files = self.drafts(draft_id).complete_files(draft_id)
         if path not in files:

@@ -18,6 +18,19 @@ class Place(msgspec.Struct, frozen=True):
     """It is gone when the server stops."""
 
 
+class ProcessOffer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a form may offer for the processes of a model: what this server can honour."""
+
+    num_cores: int = 1
+    memory_bytes: int = 0
+    pythons: list[str] = []
+    """Versions of Python that a model may ask for; the server's own is among them."""
+    can_install: bool = True
+    """A requirements.txt has an effect."""
+    can_set_variables: bool = True
+    """Models may have environment variables of their own."""
+
+
 class FoundFile(msgspec.Struct, frozen=True):
     path: str
     target: str

@@ -55,7 +55,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
         staged = change.stage(self.name)
         staged.mkdir(parents=True)
         self._write_files(staged)
-        if self.text != (self.old_text or ""):
+        if self.text and self.text != self.old_text:
             write_content(staged / CONFIG_FILE, self.text)
         if self.is_new:
             change.put(staged, self.folder)

@@ -63,7 +63,8 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requirements: str = ""
     """The text of requirements.txt."""
     archive: str = ""
-    """The path of an archive among the draft's files."""
+    """The draft's id and the path of an archive among its files; empty for the one that the model
+    has already."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -183,9 +184,11 @@ def _apply_groups(config: ModelConfig, groups: list[GroupSpec]) -> None:
 
 def _apply_environment(config: ModelConfig, environment: EnvironmentSpec) -> None:
     if environment.kind == "archive":
-        config.parameters[
-            EXECUTION_ENV_PATH
-        ].string_value = f"{MODEL_DIRECTORY}/{archive_name(environment)}"
+        if environment.archive:
+            path = f"{MODEL_DIRECTORY}/{archive_name(environment)}"
+            config.parameters[EXECUTION_ENV_PATH].string_value = path
+        elif EXECUTION_ENV_PATH not in config.parameters:
+            raise invalid_arg("environment: expected an archive, such as one of conda-pack")
     elif EXECUTION_ENV_PATH in config.parameters:
         del config.parameters[EXECUTION_ENV_PATH]
 

@@ -6,7 +6,9 @@ EXECUTION_ENV_PATH  names the folder of an environment, or an archive of one (co
 PYTHON_VENV         names the folder of a virtual environment, or an interpreter.
 requirements.txt    in the model's directory: the server creates an environment with these packages
                     in addition to its own, once for each content of the file.
-Both parameters may contain $$TRITON_MODEL_DIRECTORY. Packages that a worker needs and the
+PYTHON_VERSION      the version of that environment. One of another version than the server's does
+                    not see the server's packages.
+The first two parameters may contain $$TRITON_MODEL_DIRECTORY. Packages that a worker needs and the
 environment lacks come from the server.
 """
 
@@ -31,6 +33,7 @@ from naiad.instances.template_process import Launch, launch_interpreter
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.environment.archive import unpack
 from naiad.repository.environment.install import installer, run_quietly
+from naiad.repository.environment.interpreters import find_python
 from naiad.repository.environment.probe import Interpreter, own_places, own_tag, probe
 from naiad.repository.watch.fingerprint import fingerprint
 
@@ -53,9 +56,11 @@ class PythonEnvironments:
         self._environment = environment
         self._should_install = should_install
 
-    async def prepare(self, config: ModelConfig, model_dir: Path) -> Launch | None:
+    async def prepare(
+        self, config: ModelConfig, model_dir: Path, python_version: str = ""
+    ) -> Launch | None:
         """Raises NaiadError. This can take minutes if packages have to be installed."""
-        found = await self._find(config, model_dir)
+        found = await self._find(config, model_dir, python_version)
         if found is None:
             return None
         executable, variables = found
@@ -64,20 +69,28 @@ class PythonEnvironments:
         return launch_interpreter(str(executable), variables, missing)
 
     async def _find(
-        self, config: ModelConfig, model_dir: Path
+        self, config: ModelConfig, model_dir: Path, python_version: str
     ) -> tuple[Path, dict[str, str]] | None:
         """Returns (interpreter, environment variables)."""
         for parameter in (EXECUTION_ENV_PATH, PYTHON_VENV):
             text = (
                 config.parameters[parameter].string_value if parameter in config.parameters else ""
             )
+            if text and python_version:
+                raise invalid_arg(
+                    f"model '{config.name}' has both '{parameter}' and 'PYTHON_VERSION', but an "
+                    "environment has a Python of its own; remove one of them"
+                )
             if text:
                 path = model_dir / text.replace(MODEL_DIRECTORY, str(model_dir))
                 if path.name.endswith(ARCHIVES) and path.is_file():
                     path = await self._unpacked(path)
                 return self._executable(path, parameter, config.name)
-        if self._should_install and (model_dir / REQUIREMENTS).is_file():
-            folder = await self._from_requirements(config.name, model_dir)
+        if (self._should_install and (model_dir / REQUIREMENTS).is_file()) or python_version:
+            base = Path(sys.executable)
+            if python_version:
+                base = find_python(python_version, self._environment, config.name)
+            folder = await self._from_requirements(config.name, model_dir, base)
             return folder / "bin" / "python", self._variables(folder)
         return None
 
@@ -142,25 +155,30 @@ class PythonEnvironments:
 
     # Environments that the server creates.
 
-    async def _from_requirements(self, model: str, model_dir: Path) -> Path:
-        folder = self._folder() / _requirements_key(model_dir)
+    async def _from_requirements(self, model: str, model_dir: Path, base: Path) -> Path:
+        """`base` is the interpreter that the environment is made with."""
+        folder = self._folder() / _requirements_key(model_dir, base)
         async with self._creating(folder) as is_complete:
             if not is_complete:
-                await self._make_venv(model, model_dir, folder)
+                await self._make_venv(model, model_dir, base, folder)
         return folder
 
-    async def _make_venv(self, model: str, model_dir: Path, folder: Path) -> None:
+    async def _make_venv(self, model: str, model_dir: Path, base: Path, folder: Path) -> None:
         what = f"the requirements of model '{model}' could not be installed"
-        install = installer(folder / "bin" / "python")
+        has_requirements = self._should_install and (model_dir / REQUIREMENTS).is_file()
+        install = installer(folder / "bin" / "python") if has_requirements else []
         if install is None:
             raise invalid_arg(f"{what}: the server has neither pip nor uv")
-        log.info(f"installing the requirements of model '{model}'")
+        verb = "installing the requirements" if has_requirements else "creating the environment"
+        log.info(f"{verb} of model '{model}'")
         try:
             await run_quietly(
-                [sys.executable, "-P", "-m", "venv", "--without-pip", str(folder)], model_dir, what
+                [str(base), "-P", "-m", "venv", "--without-pip", str(folder)], model_dir, what
             )
-            _add_packages_of_server(folder)
-            await run_quietly([*install, "-r", REQUIREMENTS], model_dir, what)
+            if base == Path(sys.executable):
+                _add_packages_of_server(folder)
+            if has_requirements:
+                await run_quietly([*install, "-r", REQUIREMENTS], model_dir, what)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -253,9 +271,10 @@ def _archive_key(archive: Path) -> str:
     return _key("archive", str(archive.resolve()), str(status.st_size), str(status.st_mtime_ns))
 
 
-def _requirements_key(model_dir: Path) -> str:
+def _requirements_key(model_dir: Path, base: Path) -> str:
     """If the requirements name files of the model, a change of these files changes the key."""
-    text = (model_dir / REQUIREMENTS).read_bytes()
+    path = model_dir / REQUIREMENTS
+    text = path.read_bytes() if path.is_file() else b""
     lines = [line.split(b"#")[0].strip() for line in text.splitlines()]
     has_files = any(
         line.startswith((b"-", b".", b"/"))
@@ -264,7 +283,7 @@ def _requirements_key(model_dir: Path) -> str:
         for line in lines
     )
     files = f"{model_dir} {fingerprint(model_dir).shared}" if has_files else ""
-    return _key("requirements", text.hex(), files, sys.version, sys.prefix)
+    return _key("requirements", text.hex(), files, sys.version, sys.prefix, str(base))
 
 
 def _key(*parts: str) -> str:

@@ -17,6 +17,7 @@ import msgspec
 
 from naiad import log
 from naiad.backends.python.import_ahead import imports_are_costly
+from naiad.backends.served_config import CPU_CORES, VARIABLE_PREFIX
 from naiad.core.clock import Clock
 from naiad.core.model_spec import ModelSpec
 from naiad.core.statistics import ModelStatistics
@@ -31,11 +32,13 @@ from naiad.instances.services import Services
 from naiad.instances.template_process import Templates
 from naiad.instances.worker_process import WorkerProcess
 from naiad.ipc.work import LoadArguments
+from naiad.machine.cpus import choose_cores, usable_cores, usable_cpus
 from naiad.metrics.summary import build_statistics
 from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.config.config_json import config_to_json
 from naiad.repository.config.ensemble_fit import is_decoupled_ensemble, validate_ensemble
 from naiad.repository.config.problem import InvalidConfigError
+from naiad.repository.config.worker_settings import PYTHON_VERSION, read_worker_settings
 from naiad.repository.environment.python_environment import PythonEnvironments
 from naiad.repository.load.gpu_limit import GpuLimits
 from naiad.repository.load.host_policies import HostPolicies
@@ -350,14 +353,29 @@ class Loader:
     async def _templates_for(
         self, config: ModelConfig, backend: str, version: int, model_dir: Path
     ) -> Templates:
-        """The templates of the model's own interpreter, or with the model's own imports, if it has
-        any. They live as long as the model does. Raises NaiadError."""
-        if backend != "python":
-            return self._templates
-        environments = self._options.environments
-        launch = None if environments is None else await environments.prepare(config, model_dir)
-        templates = self._templates if launch is None else self._templates.on_interpreter(launch)
-        if not templates.may_import_ahead:
+        """The templates of the model's own interpreter, with the model's own variables, or with the
+        model's own imports, if it has any. They live as long as the model does. Raises
+        NaiadError."""
+        settings = read_worker_settings(config)
+        if settings.variables and not self._templates.may_import_ahead:
+            raise invalid_arg(
+                f"model '{config.name}' has parameters '{VARIABLE_PREFIX}...', which a server with "
+                "--worker-user does not allow: the variables would act on a process of its own user"
+            )
+        environments, launch = self._options.environments, None
+        if backend == "python" and environments is not None:
+            launch = await environments.prepare(config, model_dir, settings.python_version)
+        elif settings.python_version:
+            raise invalid_arg(
+                f"model '{config.name}' has the parameter '{PYTHON_VERSION}', which is for Python "
+                f"models; its backend is '{config.backend}'"
+            )
+        templates = self._templates
+        if settings.variables:
+            templates = self._templates.with_variables(settings.variables, launch)
+        elif launch is not None:
+            templates = self._templates.on_interpreter(launch)
+        if backend != "python" or not templates.may_import_ahead:
             return templates
         arguments = self._arguments_of_all(config, version, model_dir)
         if arguments is None or not imports_are_costly(arguments):
@@ -368,7 +386,8 @@ class Loader:
         self, config: ModelConfig, version: int, model_dir: Path
     ) -> LoadArguments | None:
         """The arguments of the first instance, if there are others and their processes may be alike
-        until they load the model: no host policy, and one kind of device."""
+        until they load the model: no host policy, no cores of their own, and one kind of
+        device."""
         groups = config.instance_group
         devices = [(group, gpu) for group in groups for gpu in (group.gpus or [0])]
         places = [self._options.host_policies.place(group, gpu) for group, gpu in devices]
@@ -377,6 +396,7 @@ class Loader:
             or len({group.kind for group in groups}) > 1
             or groups[0].kind == ModelInstanceGroup.KIND_AUTO
             or any(place.cpu_cores or place.numa_node is not None for place in places)
+            or read_worker_settings(config).num_cores
         ):
             return None
         return self._arguments(config, groups[0], 0, version, model_dir)
@@ -479,6 +499,7 @@ class Loader:
             _check_stub_name(config.name)
             _check_stub_name(group.name)
         place = self._options.host_policies.place(group, device)
+        settings = read_worker_settings(config)
         return LoadArguments(
             config.name,
             version,
@@ -490,8 +511,9 @@ class Loader:
             config.default_model_filename,
             {**options.get("", {}), **options.get(config.backend, {})},
             str(backend_dir) if backend_dir is not None else "",
-            place.cpu_cores,
+            _cores(config.name, settings.num_cores, place.cpu_cores, group, index),
             place.numa_node,
+            settings.max_memory_bytes,
         )
 
 
@@ -508,6 +530,23 @@ def _with_labels_of_parts(
                     outputs[tensor], labels=of_part[name].labels
                 )
     return msgspec.structs.replace(spec, outputs=outputs)
+
+
+def _cores(
+    model: str, count: int, allowed: list[int], group: ModelInstanceGroup, index: int
+) -> list[int]:
+    """The cores of one instance; empty means all. `allowed` are those of the host policy. Raises
+    NaiadError if there are not as many as the model's config asks for."""
+    if not count:
+        return allowed
+    cores = allowed or usable_cores()
+    most = min(len(cores), usable_cpus())
+    if count > most:
+        raise invalid_arg(
+            f"parameter '{CPU_CORES}' of model '{model}' is {count}, but the server may use {most} "
+            f"core{'' if most == 1 else 's'} here"
+        )
+    return choose_cores(cores, count, group.name, index)
 
 
 def _check_stub_name(name: str) -> None:

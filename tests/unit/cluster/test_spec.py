@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.cluster.resources import Resources, parse_bytes, readable_bytes
+from naiad.cluster.resources import Resources, readable_bytes
 from naiad.cluster.spec import ClusterSpec, parse_spec, read_spec
 from naiad.errors import NaiadError
 
@@ -100,13 +100,6 @@ def test_only_what_needs_a_restart_changes_the_revision() -> None:
     [more] = deployment("replicas = 5\nplacement = { strategy = 'pack' }").deployment
     [other] = deployment("replicas = 1\narguments = ['--log-verbose=1']").deployment
     assert first.revision == more.revision != other.revision
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("4GiB", 2**32), ("1.5 MiB", 1572864), ("2GB", 2 * 10**9), (77, 77)]
-)
-def test_sizes(text: int | str, size: int) -> None:
-    assert parse_bytes(text, "memory") == size
 
 
 def test_sizes_are_readable() -> None:

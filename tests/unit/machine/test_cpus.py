@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from naiad.machine import cpus
+from naiad.machine.cpus import choose_cores
 
 
 @pytest.fixture
@@ -61,3 +62,15 @@ def test_usable_cpus(
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(affinity)))
     (groups / "cpu.max").write_text(limits)
     assert cpus.usable_cpus() == usable
+
+
+def test_instances_of_a_group_share_no_core_while_there_are_enough() -> None:
+    cores = [2, 3, 4, 5, 8, 9]
+    chosen = [choose_cores(cores, 2, "resnet", index) for index in range(3)]
+    assert sorted(core for part in chosen for core in part) == cores
+    assert choose_cores(cores, 2, "resnet", 3) == chosen[0]
+
+
+def test_groups_begin_at_different_cores() -> None:
+    cores = list(range(16))
+    assert len({tuple(choose_cores(cores, 1, f"model-{n}", 0)) for n in range(64)}) > 8

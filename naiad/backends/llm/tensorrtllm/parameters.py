@@ -79,7 +79,7 @@ def read_parameters(config: ServedConfig) -> TensorrtllmParameters:
                 settings.setdefault("max_num_batched_tokens", value)
     known = {*_CHECKPOINT, *_ONLY, *_WITHOUT_EFFECT, *SETTING_NAMES, *OWN_NAMES, *_SPECIAL}
     for name in parameters:
-        if name not in known and not name.isupper():
+        if name not in known and not config.is_for_server(name):
             raise invalid_arg(
                 f"model '{config.name}' has a parameter '{name}', "
                 f"which the tensorrtllm backend does not know"

@@ -304,8 +304,25 @@ def test_requirements_are_identified_by_their_content(tmp_path: Path) -> None:
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "requirements.txt").write_text(text)
-        keys.append(_requirements_key(tmp_path / name))
+        keys.append(_requirements_key(tmp_path / name, Path(sys.executable)))
     assert keys[0] == keys[1]
     assert len(set(keys)) == 4, "a file of the model is another one in another model"
     (tmp_path / "d" / "x.whl").touch()
-    assert _requirements_key(tmp_path / "d") != keys[3]
+    assert _requirements_key(tmp_path / "d", Path(sys.executable)) != keys[3]
+
+
+async def test_a_version_that_the_machine_lacks_is_named_with_those_that_it_has(
+    environments: PythonEnvironments, tmp_path: Path
+) -> None:
+    with pytest.raises(NaiadError) as error:
+        await environments.prepare(config(), tmp_path, "3.29")
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    assert "model 'm' asks for Python 3.29, which this machine does not have" in str(error.value)
+    assert own in str(error.value)
+
+
+async def test_a_version_and_an_environment_contradict_each_other(
+    environments: PythonEnvironments, tmp_path: Path
+) -> None:
+    with pytest.raises(NaiadError, match="has both 'PYTHON_VENV' and 'PYTHON_VERSION'"):
+        await environments.prepare(config(PYTHON_VENV="/opt/venv"), tmp_path, "3.12")
