@@ -286,7 +286,7 @@ def test_tensor_parallel_is_offered_where_there_are_gpus(
     page = open_page(server, "models")
     for gpus, count in (([], 0), ([0, 1], 1)):
 
-        def fulfil(route: Route, gpus: list[int] = gpus) -> None:
+        def fulfil(route: Route, *, gpus: list[int] = gpus) -> None:
             route.fulfill(json={**route.fetch().json(), "gpus": gpus})
 
         page.route("**/console/api/deploy", fulfil)

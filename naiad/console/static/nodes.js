@@ -97,7 +97,7 @@ function actions(row, refresh) {
   };
   return h("div", {class: "row"}, row.state === "draining" ? h("button", {type: "button", class: "small", "aria-label": `Resume ${row.name}`, onclick: act("resume", `${row.name} gets requests again`)}, "Resume")
     : h("button", {type: "button", class: "small", "aria-label": `Drain ${row.name}`, onclick: drain}, "Drain"),
-  h("button", {type: "button", class: "small", "aria-label": `Check ${row.name} now`, onclick: act("check", "")}, "Check now"));
+  h("button", {type: "button", class: "small", "aria-label": `Check now: ${row.name}`, onclick: act("check", "")}, "Check now"));
 }
 
 function modelCard(routed, replicas) {
