@@ -65,7 +65,6 @@ from naiad.repository.config.config import ConfigOptions
 from naiad.repository.deploy.deployer import Deployer
 from naiad.repository.deploy.draft import DraftLimits
 from naiad.repository.deploy.preview import ProcessOffer
-from naiad.repository.environment.interpreters import installed_pythons
 from naiad.repository.environment.python_environment import PythonEnvironments, default_cache
 from naiad.repository.load.gpu_limit import GpuLimits
 from naiad.repository.load.host_policies import HostPolicies
@@ -389,7 +388,6 @@ def _process_offer(settings: Settings) -> ProcessOffer:
     return ProcessOffer(
         num_cores=usable_cpus(),
         memory_bytes=machine_memory_bytes(),
-        pythons=list(installed_pythons(_model_variables(settings, os.environ))),
         can_install=_should_install(settings),
         can_set_variables=not settings.worker_user,
     )

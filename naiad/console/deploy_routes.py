@@ -203,7 +203,7 @@ class DeployRoutes:
                 backends=backends,
                 data_types=list(DATATYPES),
                 gpus=[] if deployer is None else list(deployer.gpus),
-                processes=ProcessOffer() if deployer is None else deployer.offer,
+                processes=ProcessOffer() if deployer is None else deployer.offer(),
                 max_upload_bytes=0 if deployer is None else deployer.limits.max_bytes,
                 piece_bytes=MAX_PIECE_BYTES,
                 allow_pickle=deployer is not None and deployer.limits.allow_pickle,

@@ -61,7 +61,7 @@ function keyRow(key, usage, refresh) {
   const cells = [key.models.join(", "), key.scopes.join(", "), limits.join(", ") || "none", expiry(key),
     usage ? number(usage.num_requests, 9) : "0", usage ? number(usage.num_refused, 9) : "0", usage ? number(usage.num_prompt_tokens + usage.num_output_tokens, 9) : "0"];
   return h("tr", null, h("th", {scope: "row"}, key.key_alias, h("span", {class: "sub"}, key.token, isOwn ? " · yours" : "", key.blocked ? " · revoked" : "")),
-    cells.map((text, index) => h("td", {class: "wrap", "data-label": COLUMNS[index]}, text)), h("td", {class: "full"}, h("div", {class: "row"}, actions)));
+    cells.map((text, index) => h("td", {class: COLUMNS[index] === "Scopes" ? "wrap full" : "wrap", "data-label": COLUMNS[index]}, text)), h("td", {class: "full"}, h("div", {class: "row"}, actions)));
 }
 
 // What a key has used in the last hour.

@@ -43,7 +43,7 @@ export function placementFields(placement, changed) {
       field("CPUs", count("cpus", 0, {step: "any"})), field("Memory", input("memory", {placeholder: "none"}), {hint: "Such as 4GiB."}),
       field("GPUs", count("gpus", 0, {step: "any", placeholder: "0"}), {hint: "Whole ones, or a share of one such as 0.5."}), field("Type of GPU", input("accelerator", {placeholder: "any"}), {hint: "As Ray names it, such as H100."})),
     h("h3", null, "Nodes"), h("div", {class: "pairs"},
-      field("Order", select([["spread", "Spread: the node with the fewest replicas"], ["pack", "Pack: the fullest node that has room"]], placement.strategy, value => { placement.strategy = value; changed(); })),
+      field("Order", select([["spread", "Spread over the nodes"], ["pack", "Fill one node first"]], placement.strategy, value => { placement.strategy = value; changed(); })),
       field("Most replicas on one node", count("perNode", 1, {placeholder: "no limit"}), {hint: "1 keeps them on different machines."}),
       field("Labels that a node must have", input("require", {placeholder: "zone=a, disk=nvme"}), {hint: "naiad cluster join --label sets them."}), field("Labels to avoid", input("avoid", {placeholder: "disk=slow"})),
       field("Only these nodes", input("nodes", {placeholder: "any"}), {hint: "Names or addresses, with commas between them."}), field("Not next to these deployments", input("awayFrom", {placeholder: "none"}))));

@@ -69,6 +69,7 @@ from naiad.repository.deploy.spec import (
 )
 from naiad.repository.deploy.starter import starter_files
 from naiad.repository.deploy.view import ConfigView, view_config
+from naiad.repository.environment.interpreters import installed_pythons
 from naiad.repository.environment.python_environment import REQUIREMENTS
 from naiad.repository.scan import CONFIG_FILE, scan_model
 from naiad.worker.import_backend import BACKENDS
@@ -88,7 +89,8 @@ class Deployer:
     ) -> None:
         """`folders` are the local repositories. `environment` holds the variables of a process that
         opens a model file."""
-        self.offer = offer or ProcessOffer()
+        self._offer = offer or ProcessOffer()
+        self._path = (environment or os.environ).get("PATH", os.defpath)
         self._folders = list(folders)
         self._options = options
         self._readers = Readers(environment)
@@ -98,6 +100,10 @@ class Deployer:
     @property
     def gpus(self) -> tuple[int, ...]:
         return self._options.gpus
+
+    def offer(self) -> ProcessOffer:
+        """What a form may offer for the processes of a model."""
+        return msgspec.structs.replace(self._offer, pythons=list(installed_pythons(self._path)))
 
     def stop(self) -> None:
         """Ends the processes that read models."""
