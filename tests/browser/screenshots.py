@@ -1,6 +1,7 @@
 """Makes pictures of every page of the console: light and dark, 1440 and 390 pixels wide.
 
     python -m tests.browser.screenshots build/screenshots
+    python -m tests.browser.screenshots --docs      # the pictures of the documentation
 
 Look at all of them before a release. Chat is left out where torch is not installed.
 """
@@ -226,5 +227,69 @@ def main(out: Path) -> None:
     print(f"{len(list(out.glob('*.png')))} pictures in {out}")
 
 
+def shoot_docs(out: Path) -> None:
+    """The pictures in docs/images: a server with the examples only, and a router."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        repository = Path(folder) / "models"
+        shutil.copytree(EXAMPLES, repository)
+        handwriting = (repository / "digits" / "1" / "model.onnx").read_bytes()
+        with naiad([str(repository)], []) as server:
+            stopped = threading.Event()
+            thread = threading.Thread(target=send_traffic, args=(server, "none", stopped))
+            thread.start()
+            try:
+                page = browser.new_page(viewport={"width": 1440, "height": 860})
+                page.goto(f"http://{server.http}/console#/models")
+                page.wait_for_timeout(7000)
+                page.screenshot(path=out / "console-models.png")
+                order = {"type": "perf", "model": "digits", "concurrency": "1:9:2"}
+                body = {**order, "interval_ms": 500}
+                job = call(server, "none", "/console/api/measure", body)["id"]
+                page.goto(f"http://{server.http}/console#/deploy")
+                page.get_by_label("Files of the model").set_input_files(
+                    {"name": "handwriting.onnx", "mimeType": "", "buffer": handwriting}
+                )
+                button = page.get_by_role("button", name="Deploy", exact=True)
+                expect(button).to_be_enabled(timeout=30_000)
+                page.wait_for_timeout(1000)
+                page.screenshot(path=out / "console-deploy.png")
+                part = page.get_by_role("region", name="Cores, memory and variables")
+                part.get_by_label("Cores of each instance").fill("1")
+                part.get_by_label("Memory of each instance, at most").fill("2GiB")
+                part.get_by_role("button", name="Add a variable").click()
+                page.keyboard.type("LABELS")
+                part.get_by_label("Value of variable 1").fill("digits")
+                page.wait_for_timeout(1500)
+                part.evaluate("part => scrollTo(0, part.offsetTop - 330)")
+                page.wait_for_timeout(500)
+                page.screenshot(path=out / "console-processes.png")
+                page.goto(f"http://{server.http}/console#/measure/{job}")
+                expect(page.locator(".report")).to_be_visible(timeout=60_000)
+                page.set_viewport_size({"width": 1440, "height": 1010})
+                page.wait_for_timeout(500)
+                page.screenshot(path=out / "console-measure.png")
+                page.set_viewport_size({"width": 1440, "height": 936})
+                page.goto(f"http://{server.http}/console#/playground/digits")
+                draw(page, SEVEN)
+                page.get_by_label("Trace the request").check()
+                page.get_by_role("button", name="Send").click()
+                expect(page.get_by_role("img", name="Trace of digits")).to_be_visible()
+                page.screenshot(path=out / "console-playground.png")
+                page.set_viewport_size({"width": 1440, "height": 700})
+                page.goto(f"http://{server.http}/console#/watch/add_sub")
+                page.wait_for_timeout(HISTORY_MS)
+                page.screenshot(path=out / "console-watch.png")
+            finally:
+                stopped.set()
+                thread.join()
+        shoot_router(browser, Path(folder), Path(folder))
+        shutil.copy(Path(folder) / "nodes-light-1440.png", out / "console-nodes.png")
+        browser.close()
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "build/screenshots"))
+    if sys.argv[1:] == ["--docs"]:
+        shoot_docs(EXAMPLES.parents[1] / "docs" / "images")
+    else:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else "build/screenshots"))
