@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from naiad.cluster.placement import ADDRESS_LABEL, NAME_LABEL
-from naiad.errors import NaiadError, invalid_arg
+from naiad.errors import invalid_arg
 from naiad.files.cluster_folder import state_folder as state_folder
 from naiad.files.private_folder import private_folder, write_file
 

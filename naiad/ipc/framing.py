@@ -27,7 +27,7 @@ RETRY_AFTER_S = 1
 M = TypeVar("M")
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 1 << 31
-_OWN_MESSAGES = frozenset({Slots, Released, Unmapped})
+_OWN_MESSAGES: frozenset[type] = frozenset({Slots, Released, Unmapped})
 _LOST = -1
 """Stands for the rest of a message's descriptors, for which this process had no room."""
 

@@ -89,8 +89,10 @@ class PythonEnvironments:
         if (self._should_install and (model_dir / REQUIREMENTS).is_file()) or python_version:
             base = Path(sys.executable)
             if python_version:
-                path = self._environment.get("PATH", os.defpath)
-                base = await asyncio.to_thread(find_python, python_version, path, config.name)
+                search_path = self._environment.get("PATH", os.defpath)
+                base = await asyncio.to_thread(
+                    find_python, python_version, search_path, config.name
+                )
             folder = await self._from_requirements(config.name, model_dir, base)
             return folder / "bin" / "python", self._variables(folder)
         return None
