@@ -1,11 +1,11 @@
-# Every task of the project is a line here. CI (.ci/run) runs check, test, test-browser, frameworks and test-llm. `make` alone lists them.
+# Every task of the project is a line here. CI (.ci/run) runs check, test, test-slow, test-browser, frameworks and test-llm. `make` alone lists them.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-llm test-browser test-gpu frameworks check coverage attack fuzz bench image-test deploy-test differential soak mixed-soak proto wheel clean
+.PHONY: help serve test test-slow test-llm test-browser test-gpu frameworks check coverage attack fuzz bench image-test deploy-test differential soak mixed-soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,7 +36,10 @@ serve: $(VENV)/.chat  ## serve the examples and a small language model on 127.0.
 	$(BIN)/naiad serve --model-repository examples/repository --model smollm2
 
 test: $(VENV)/.dev  ## install what the tests need and run them
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.dev  ## the tests that take minutes: searches, memory under attack, a router whose replicas are killed, large tensors
+	$(BIN)/python -m pytest tests/server -m slow
 
 frameworks: $(VENV)/.dev  ## the backends' tests with PyTorch and OpenVINO too, which `make test` skips (installs some 700 MB)
 	$(BIN)/python -m pip install -q "torch==2.13.0" "openvino==2026.4.1"

@@ -32,6 +32,8 @@ from tests.server.harness import (
     wait_gone,
 )
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 backend: "python"
 max_batch_size: 2

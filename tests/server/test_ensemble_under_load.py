@@ -16,6 +16,8 @@ import pytest
 from tests.server.harness import Server, naiad
 from tests.server.model_folder import Control, put
 
+pytestmark = pytest.mark.slow
+
 FAIL, RAISE, DIE, BY_SENDER, LARGE, CALL, CALL_ITSELF, WAIT, PARAMETERS = range(1, 10)
 LARGE_COUNT = 100_000
 STEP_CONFIG = """backend: "python"

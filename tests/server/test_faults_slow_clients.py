@@ -15,6 +15,8 @@ from tests.attacks import slow
 from tests.server.gates import in_thread
 from tests.server.harness import Server, naiad
 
+pytestmark = pytest.mark.slow
+
 AT_ONCE = [run for run in slow.SLOW if run is not slow.many_watches]
 
 

@@ -20,6 +20,8 @@ from tests.attacks.memory import BUDGET_BYTES, FLAGS, MAX_GROWTH_BYTES, MEMORY, 
 from tests.server.gates import eventually
 from tests.server.harness import Endpoints, Server, naiad, process_tree
 
+pytestmark = pytest.mark.slow
+
 LEFT_BYTES = 64 * MIB
 
 CONFIG = """backend: "python"

@@ -16,6 +16,8 @@ import tritonclient.http as http_client
 
 from tests.server.harness import Server, launch_naiad
 
+pytestmark = pytest.mark.slow
+
 NUM_VALUES = 75_000_000
 SMALL_SHM = (
     "unshare",

@@ -32,6 +32,8 @@ from tests.server.gates import HttpCall, eventually
 from tests.server.harness import free_ports, naiad_command, naiad_environment
 from tests.server.router_fleet import Fleet, fleet, infer_body, read_outputs, write_repository
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
