@@ -31,6 +31,11 @@ def limit_kept_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
+def give_back_memory() -> None:
+    """Returns to the system what is free now, before a fork would keep a copy of it."""
+    _find_malloc_trim()()
+
+
 class MemoryTrim:
     def __init__(self, budget: MemoryBudget, trim: Callable[[], None] | None = None) -> None:
         """`trim` stands in for malloc_trim."""

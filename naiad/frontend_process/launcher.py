@@ -21,6 +21,7 @@ import traceback
 
 import msgspec
 
+from naiad.core.memory_trim import give_back_memory
 from naiad.frontend_process.messages import ForkFrontend, KillFrontend, ToLauncher
 from naiad.frontend_process.options import FrontendOptions
 from naiad.frontend_process.process import run_frontend
@@ -69,6 +70,7 @@ def start_launcher(options: FrontendOptions) -> LauncherProcess:
     ours, theirs = socket.socketpair()
     server = os.getpid()
     gc.collect()
+    give_back_memory()
     gc.freeze()  # pages that the collector does not touch stay shared
     # Requests leave no cycles behind, so most collections of young objects find nothing.
     gc.set_threshold(YOUNG_OBJECTS)
