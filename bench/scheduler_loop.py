@@ -131,9 +131,6 @@ class Models:
     def current(self, item: Any) -> Served:
         return self._served
 
-    def current_latest(self, copy: int) -> Served:
-        return self._served
-
     def name_of(self, item: Any) -> str:
         return "add_sub"
 

@@ -42,7 +42,7 @@ class BundleSource(Protocol):
 class Bundle(msgspec.Struct, eq=False):
     source: BundleSource
     request: InferRequest
-    """What the requests have in common."""
+    """What the requests have in common: the model, its version and the outputs."""
     handles: list[int]
     """The numbers by which the source knows the requests."""
     start_ns: list[int]
@@ -87,10 +87,16 @@ class Bundle(msgspec.Struct, eq=False):
         """Makes each request a job. Returns the jobs in the order of the handles."""
         if self.jobs is not None:
             return self.jobs
-        name = self.request.model_name
+        common = self.request
         jobs = self.jobs = []
         for index, (start_ns, inputs) in enumerate(zip(self.start_ns, self.inputs, strict=True)):
-            request = InferRequest(name, [], "", self.ids[index] if self.ids else "")
+            request = InferRequest(
+                common.model_name,
+                [],
+                common.model_version,
+                self.ids[index] if self.ids else "",
+                common.requested_outputs,
+            )
             request.batch_size = self.batch_size
             request.encoded_inputs = inputs
             job = Job(request, ResponseStream(), start_ns, self.batch_size, self.queue_start_ns)

@@ -73,8 +73,8 @@ class ReceivedRequest(msgspec.Struct, array_like=True):
 
 
 class RemoteBundle(msgspec.Struct, array_like=True):
-    """Requests without details and without shared memory that differ in id and data only, in the
-    order of their arrival."""
+    """Requests without shared memory that differ in id and data only, in the order of their
+    arrival."""
 
     handles: list[int]
     copy: int
@@ -86,6 +86,8 @@ class RemoteBundle(msgspec.Struct, array_like=True):
     ids: list[str]
     """Empty if none of the requests has an id."""
     inputs: list[list[Tensor]]
+    details: RequestDetails | None = None
+    """Only a model, a version and outputs, if any."""
 
 
 class ReceivedBundle(msgspec.Struct, array_like=True):
@@ -98,6 +100,7 @@ class ReceivedBundle(msgspec.Struct, array_like=True):
     start_ns: list[int]
     ids: list[str]
     inputs: list[msgspec.Raw]
+    details: RequestDetails | None = None
 
     def requests(self) -> list[ReceivedRequest]:
         """The same requests, one by one."""
@@ -111,6 +114,7 @@ class ReceivedBundle(msgspec.Struct, array_like=True):
                 True,
                 self.ids[index] if self.ids else "",
                 inputs,
+                self.details,
             )
             for index, (handle, start_ns, inputs) in enumerate(
                 zip(self.handles, self.start_ns, self.inputs, strict=True)

@@ -227,9 +227,10 @@ def to_message(requests: list[RemoteRequest]) -> Infer:
             bundle is None
             or bundle.batch_size != request.batch_size
             or bundle.is_grpc != request.is_grpc
+            or bundle.details != request.details
         ):
             bundle = current[request.copy] = RemoteBundle(
-                [], request.copy, request.batch_size, request.is_grpc, [], [], []
+                [], request.copy, request.batch_size, request.is_grpc, [], [], [], request.details
             )
             bundles.append(bundle)
         bundle.handles.append(request.handle)
@@ -243,7 +244,13 @@ def to_message(requests: list[RemoteRequest]) -> Infer:
 
 
 def _may_bundle(request: RemoteRequest) -> bool:
-    return request.details is None and request.is_inline and request.copy != 0
+    """The request has nothing of its own but an id and data."""
+    if not request.copy or not request.is_inline:
+        return False
+    details = request.details
+    return details is None or details == RequestDetails(
+        details.model_name, details.model_version, details.requested_outputs
+    )
 
 
 def _is_plain(request: InferRequest) -> bool:

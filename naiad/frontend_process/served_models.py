@@ -11,7 +11,12 @@ from __future__ import annotations
 from itertools import count
 from typing import NamedTuple
 
-from naiad.frontend_process.messages import Models, ReceivedRequest, RemoteModel
+from naiad.frontend_process.messages import (
+    Models,
+    ReceivedBundle,
+    ReceivedRequest,
+    RemoteModel,
+)
 from naiad.inference import InferenceCore
 from naiad.repository.model import Model
 from naiad.repository.repository import LATEST
@@ -74,27 +79,20 @@ class ServedModels:
     def is_served(self, name: str, version: str) -> bool:
         return (name, version) in self._by_name
 
-    def current(self, request: ReceivedRequest) -> Served | None:
+    def current(self, request: ReceivedRequest | ReceivedBundle) -> Served | None:
         """The copy that has validated the request, if it is the one that serves now. Raises
         NaiadError for a version that is not a number."""
         served = self._copies.get(request.copy)
         if served is None:
             return None
         details = request.details
-        if details is None:
-            return self.current_latest(request.copy)
-        model = self._core.repository.find_serving(details.model_name, details.model_version)
+        name, version = (
+            (served.key, LATEST) if details is None else (details.model_name, details.model_version)
+        )
+        model = self._core.repository.find_serving(name, version)
         return served if model is served.model else None
 
-    def current_latest(self, copy: int) -> Served | None:
-        """This copy, if it serves requests for the latest version of its model now."""
-        served = self._copies.get(copy)
-        if served is None:
-            return None
-        model = self._core.repository.find_serving(served.key, LATEST)
-        return served if model is served.model else None
-
-    def name_of(self, request: ReceivedRequest) -> str:
+    def name_of(self, request: ReceivedRequest | ReceivedBundle) -> str:
         """The model that the request is for, also if its copy has gone."""
         if request.details is not None:
             return request.details.model_name

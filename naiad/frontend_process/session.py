@@ -253,13 +253,19 @@ class FrontendSession:
 
     def _infer_bundle(self, item: ReceivedBundle) -> None:
         """Raises BrokenLinkError."""
-        core = self._core
-        served = None if core.tracing.is_on else self._models.current_latest(item.copy)
+        core, details = self._core, item.details
+        try:
+            served = None if core.tracing.is_on else self._models.current(item)
+        except NaiadError:
+            served = None
         scheduler = None if served is None else served.bundle_scheduler
         if served is None or scheduler is None or core.is_exiting or len(item.handles) == 1:
             self._infer_all(item.requests())
             return
-        request = InferRequest(served.key, [])
+        request = InferRequest(self._models.name_of(item), [])
+        if details is not None:
+            request.model_version = details.model_version
+            request.requested_outputs = details.requested_outputs
         bundle = Bundle(
             self, request, item.handles, item.start_ns, item.ids, item.inputs, item.batch_size
         )

@@ -205,4 +205,5 @@ class Execution:
 
 
 def _to_work(handle: int, bundle: Bundle) -> WorkBundle:
-    return WorkBundle(handle, bundle.ids, cast(Any, bundle.inputs))
+    outputs = bundle.request.requested_outputs
+    return WorkBundle(handle, bundle.ids, cast(Any, bundle.inputs), outputs)

@@ -45,18 +45,19 @@ class WorkRequest(msgspec.Struct, array_like=True):
 
 
 class WorkBundle(msgspec.Struct, array_like=True):
-    """Requests that differ in id and data only, and have nothing else."""
+    """Requests that differ in id and data only."""
 
     handle: int
     """The handle of the first request; the others follow."""
     ids: list[str]
     """Empty if none of the requests has an id."""
     inputs: list[list[WorkTensor]]
+    requested_outputs: list[str] = []
 
     def requests(self) -> list[WorkRequest]:
         ids = self.ids or [""] * len(self.inputs)
         return [
-            WorkRequest(handle, id, inputs)
+            WorkRequest(handle, id, inputs, self.requested_outputs)
             for handle, (id, inputs) in enumerate(zip(ids, self.inputs, strict=True), self.handle)
         ]
 

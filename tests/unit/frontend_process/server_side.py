@@ -131,9 +131,6 @@ class Models:
     def current(self, item: Any) -> Served | None:
         return self.served
 
-    def current_latest(self, copy: int) -> Served | None:
-        return self.served
-
     def name_of(self, item: Any) -> str:
         return "m"
 

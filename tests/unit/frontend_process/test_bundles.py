@@ -100,7 +100,7 @@ async def test_jobs_and_bundles_share_batches(make: Any) -> None:
     side = make(max_batch_size=8)
     side.send(1, 2)
     side.send(3)
-    side.send(4, requested_outputs=["OUTPUT0"])
+    side.send(4, parameters={"color": "red"})
     side.send(5, 6)
     await side.turn()
     assert sorted(inputs_of(side)) == [1, 2, 3, 4, 5, 6]
@@ -405,3 +405,42 @@ async def test_a_frontend_makes_bundles_in_the_order_of_arrival(make: Any) -> No
     assert [bundle.handles for bundle in to_message([one, two, four]).bundles] == [[1, 4], [2]]
     one.id = two.id = four.id = ""
     assert to_message([one, four]).bundles[0].ids == []
+
+
+async def test_requests_for_the_same_version_and_outputs_are_a_bundle(make: Any) -> None:
+    side = make(max_batch_size=4)
+    named = [
+        side.request(handle, model_version="1", requested_outputs=["OUTPUT0"])
+        for handle in (1, 2, 3)
+    ]
+    other = side.request(4, requested_outputs=["OUTPUT1"])
+    message = to_message([*named, other, side.request(5)])
+    assert message.requests == []
+    assert [bundle.handles for bundle in message.bundles] == [[1, 2, 3], [4], [5]]
+    side.send_message(to_message(named))
+    await side.turn()
+    _, requests = side.instance.channel.batches[0]
+    assert [request.requested_outputs for request in requests] == [["OUTPUT0"]] * 3
+    side.instance.respond_all()
+    assert await side.responses() == {1: 1, 2: 2, 3: 3}
+    side.send_message(to_message(named))
+    side.abandon(2)
+    await side.turn()
+    _, requests = side.instance.channel.batches[0]
+    assert [request.requested_outputs for request in requests] == [["OUTPUT0"]] * 2
+    side.instance.respond_all()
+    assert await side.responses() == {1: 1, 2: CANCELLED, 3: 3}
+    assert side.is_at_rest
+
+
+@pytest.mark.parametrize(
+    "details",
+    [{"priority": 1}, {"timeout_us": 5}, {"deadline_ns": 5}, {"sequence_id": 5},
+     {"sequence_end": True}, {"parameters": {"a": 1}}],
+)  # fmt: skip
+async def test_requests_with_more_details_are_not_in_a_bundle(
+    make: Any, details: dict[str, Any]
+) -> None:
+    side = make()
+    message = to_message([side.request(handle, **details) for handle in (1, 2)])
+    assert (len(message.requests), message.bundles) == (2, [])
