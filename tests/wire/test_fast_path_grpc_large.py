@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naiad.core.model_spec import ModelSpec
+from naiad.fastpath import plan_cache
 from naiad.fastpath.call import FastCall
 from naiad.fastpath.grpc_arrival import Arrival
 from naiad.fastpath.grpc_stream import FastStream
@@ -65,6 +66,12 @@ def two_inputs(first_elements: int, second_elements: int) -> ModelInferRequest:
         message.inputs.add(name=f"INPUT{at}", datatype="FP32", shape=[elements])
         message.raw_input_contents.append(np.full(elements, at, np.float32).tobytes())
     return message
+
+
+@pytest.fixture(autouse=True)
+def learns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere a large request gets a plan when it comes again."""
+    monkeypatch.setattr(plan_cache, "LARGE_BYTES", 1 << 30)
 
 
 async def warm(pair: Pair, count: int = 3) -> None:
@@ -159,6 +166,15 @@ class TestEqual:
             pair.feed(frame(WINDOW, 0, 0, u32(300)) * num_updates + pair.request(large()))
             await pair.check()
         await pair.check(num_fast=num_fast)
+
+    async def test_a_plan_is_made_when_the_request_comes_again(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.undo()
+        for value in range(6):
+            pair.feed(pair.request(large(value)))
+            await pair.check()
+        await pair.check(num_fast=4)
 
     async def test_several_at_once(self, pair: Pair) -> None:
         """Each begins where the last one ended, in whatever the transport reads next."""
