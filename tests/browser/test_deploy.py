@@ -8,6 +8,8 @@ import pickle
 import re
 import shutil
 import signal
+import sys
+import tarfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -275,6 +277,35 @@ def test_cores_memory_variables_and_an_index_are_filled_in(
     part.get_by_role("button", name="Remove variable GREETING").click()
     removed = page.locator(".removed").filter(has_text="ENV:GREETING")
     expect(removed).to_have_count(1, timeout=20_000)
+
+
+def test_an_archive_of_an_environment_is_uploaded(
+    server: Server, open_page: OpenPage, repository: Path, tmp_path: Path
+) -> None:
+    """The interpreter is a script, because a real one would be as large as Python itself."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nGREETING=packed exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "bin", "bin")
+    page = open_page(server, "deploy")
+    drop(page, "model.py", GREETS.encode())
+    page.locator("[data-path=name]").fill("packed")
+    for kind in ("input", "output"):
+        page.get_by_role("button", name=f"Add {kind}").click()
+        page.keyboard.type(kind[0])
+    page.locator('[data-path="output[0].data_type"]').select_option("BYTES")
+    page.get_by_label("An archive of an environment (conda-pack)").check()
+    page.get_by_label("Archive", exact=True).set_input_files(str(tmp_path / "env.tar.gz"))
+    expect(page.get_by_text("env.tar.gz is uploaded.")).to_be_visible(timeout=20_000)
+    written = page.get_by_role("region", name="config.pbtxt")
+    expect(written).to_contain_text("EXECUTION_ENV_PATH", timeout=20_000)
+    press_deploy(page)
+    expect(page.get_by_text("packed serves.")).to_be_visible(timeout=60_000)
+    body = {"inputs": [{"name": "i", "datatype": "FP32", "shape": [1], "data": [0]}]}
+    assert b"packed from" in server.post("/v2/models/packed/infer", body)[1]
+    assert (repository / "packed/environment.tar.gz").exists()
 
 
 def test_tensor_parallel_is_offered_where_there_are_gpus(
