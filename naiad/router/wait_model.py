@@ -12,6 +12,8 @@ from __future__ import annotations
 
 _FORGET = 0.998
 _FACTOR_WEIGHT = 0.05
+_MIN_OBSERVED = 20
+"""Measurements before the replicas are told apart by their speed."""
 _MIN_FACTOR, _MAX_FACTOR = 0.1, 100.0
 _TOKEN_UNIT = 1000.0
 _START = (0.010, 0.030, 0.0002)
@@ -23,8 +25,10 @@ _FLOOR = (0.0, 0.0005, 0.00001)
 class WaitModel:
     def __init__(self) -> None:
         self._theta = list(_START)
-        # The beginning counts as much as a few measurements.
-        self._p = [[0.1, 0.0, 0.0], [0.0, 0.1, 0.0], [0.0, 0.0, 0.001]]
+        # The beginning counts as much as a few measurements. An engine that is slower than a fast
+        # GPU is mostly slower per token, so the first long waits count for the tokens.
+        self._p = [[0.01, 0.0, 0.0], [0.0, 10.0, 0.0], [0.0, 0.0, 0.001]]
+        self._num_observed = 0
         self._factors: dict[str, float] = {}
         self._mean_factor = 1.0
 
@@ -46,11 +50,14 @@ class WaitModel:
 
     def observe(self, name: str, num_tokens: float, num_running: float, wait_s: float) -> None:
         """A request with so much ahead of it, when it was sent, has waited `wait_s`."""
+        self._num_observed += 1
         base_s = self._base_s(num_tokens, num_running)
-        ratio = min(max(wait_s / base_s, _MIN_FACTOR), _MAX_FACTOR) if base_s > 0 else 1.0
-        factor = self._factors.get(name, self._mean_factor)
-        self._factors[name] = factor + _FACTOR_WEIGHT * (ratio - factor)
-        self._mean_factor = sum(self._factors.values()) / len(self._factors)
+        # While the fit is far off, the difference is the engine's and not this replica's.
+        if self._num_observed > _MIN_OBSERVED and base_s > 0:
+            ratio = min(max(wait_s / base_s, _MIN_FACTOR), _MAX_FACTOR)
+            factor = self._factors.get(name, self._mean_factor)
+            self._factors[name] = factor + _FACTOR_WEIGHT * (ratio - factor)
+            self._mean_factor = sum(self._factors.values()) / len(self._factors)
         self._fit((1.0, num_tokens / _TOKEN_UNIT, num_running), wait_s / self._factor(name))
 
     def forget(self, name: str) -> None:

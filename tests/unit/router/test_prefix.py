@@ -353,3 +353,15 @@ def test_a_policy_outlives_a_config_file_that_does_not_change_it() -> None:
     first = prefixes.make("m", ModelSpec(policy="prefix"))
     assert prefixes.make("m", ModelSpec(policy="prefix")) is first
     assert prefixes.make("m", ModelSpec(policy="prefix", block_size=32)) is not first
+
+
+def test_a_slow_engine_does_not_make_one_replica_look_slow() -> None:
+    waits = WaitModel()
+    for number in range(16):  # misses only, and far slower than the numbers of the beginning
+        waits.observe(("a", "b")[number % 2], 315, 0, 1.3)
+    for hit, miss in (("a", "b"), ("b", "a")):
+        assert waits.predict_s(hit, 15, 0) < waits.predict_s(miss, 315, 0) / 2
+    for _ in range(200):
+        waits.observe("a", 315, 0, 1.3)
+        waits.observe("b", 315, 0, 3.9)
+    assert waits.predict_s("b", 315, 0) > 2 * waits.predict_s("a", 315, 0), "b is slow"
