@@ -45,6 +45,7 @@ OUTLIVES_THE_PROCESS = {
     "repository/deploy/change.py",
     "repository/deploy/draft.py",
     "repository/watch/recent_change.py",
+    "router/process.py",
     "stores/download.py",
     "stores/remote_store.py",
     "wiring.py",
