@@ -49,6 +49,8 @@ way within its first words (bench/llm_agreement.py)."""
 
 Log = Callable[[str], None]
 
+_MAX_HARMFUL = 256
+
 
 class OpenvinoEngine:
     block_size = BLOCK_SIZE
@@ -82,8 +84,8 @@ class OpenvinoEngine:
             max(1, int(settings.max_num_seqs * settings.max_request_share))
         )
         self._places: KeyPlaces[OpenvinoSequence] = KeyPlaces(settings.max_num_seqs, num_shared)
-        self._harmful: set[str] = set()
-        """Grammars that broke a step."""
+        self._harmful: dict[str, None] = {}
+        """The last grammars that broke a step, the oldest first."""
         self.can_follow_grammars = True
         self.conversion: Conversion | None = None
         """Held for as long as a pipeline may be opened again."""
@@ -219,9 +221,11 @@ class OpenvinoEngine:
         self._pipeline = self._reopen()
         if not suspects:
             raise error
-        self._harmful.update(
-            sequence.grammar for sequence in suspects if sequence.grammar is not None
-        )
+        for sequence in suspects:
+            if sequence.grammar is not None:
+                self._harmful[sequence.grammar] = None
+        while len(self._harmful) > _MAX_HARMFUL:
+            del self._harmful[next(iter(self._harmful))]
         for sequence in alive:
             output = TokenOutput(sequence.request.id, sequence.index, [])
             if sequence in suspects:
