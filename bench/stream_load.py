@@ -24,9 +24,11 @@ from pathlib import Path
 
 import msgspec
 
-from bench.stream_wire import Grpc, Http, Whole, Wire
+from bench.stream_wire import Chat, Grpc, Http, Whole, Wire
 
-WIRES: dict[str, Callable[[int, str], Wire]] = {"http": Http, "grpc": Grpc, "whole": Whole}
+WIRES: dict[str, Callable[[int, str], Wire]] = {
+    "http": Http, "chat": Chat, "grpc": Grpc, "whole": Whole,
+}  # fmt: skip
 NUM_PROCESSES = 8
 START_S = 1.0
 """Time between the plan and the first request, in which the processes start."""
@@ -51,6 +53,8 @@ class Plan(msgspec.Struct):
     """Start time on the monotonic clock, which all processes share."""
     first: int = 0
     """Number of this process's first client."""
+    num_models: int = 0
+    """Clients use the models `model`0, `model`1 and so on in turn, unless it is 0."""
     total: int = 64
 
 
@@ -143,7 +147,8 @@ def run(plan: Plan) -> Readings:
     poll = select.epoll()
     clients: dict[int, Client] = {}
     for number in range(plan.first, plan.first + plan.clients):
-        wire = WIRES[plan.protocol](plan.port, plan.model)
+        name = f"{plan.model}{number % plan.num_models}" if plan.num_models else plan.model
+        wire = WIRES[plan.protocol](plan.port, name)
         clients[wire.fileno()] = Client(plan, wire, number, readings)
         poll.register(wire.fileno(), select.EPOLLIN)
     end_s = plan.begin_s + plan.warm_s + plan.window_s

@@ -76,6 +76,51 @@ class Http:
         return whole.count(b"\r\ndata: "), whole.endswith(b"\r\n0\r\n\r\n")
 
 
+class Chat:
+    """Streamed chat completions of bench/token_engine.py. Every token has the same text, so tokens
+    that share an event are counted, too."""
+
+    def __init__(self, port: int, model: str) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._model = model
+        self._is_begun = False
+        self._rest = b""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, prompt: str, num_out: int) -> None:
+        body = json.dumps(
+            {
+                "model": self._model,
+                "messages": [{"role": "user", "content": prompt}],
+                "stream": True,
+                "max_tokens": num_out,
+            }
+        ).encode()
+        head = (
+            "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self._socket.sendall(head.encode() + body)
+        self._is_begun = False
+
+    def receive(self) -> tuple[int, bool]:
+        data = self._rest + self._socket.recv(READ_BYTES)
+        if not data:
+            raise RuntimeError("the server closed a connection")
+        if not self._is_begun:
+            if not data.startswith(b"HTTP/1.1 200"):
+                raise RuntimeError(data.decode(errors="replace")[:500])
+            self._is_begun = True
+        if b'data: {"error"' in data:
+            raise RuntimeError(data.decode(errors="replace")[:500])
+        cut = data.rfind(b"\r\n") + 2
+        whole, self._rest = data[:cut], data[cut:]
+        return whole.count(b" tok"), whole.endswith(b"\r\n0\r\n\r\n")
+
+
 class Whole:
     """A single response, whose tokens all arrive at its end."""
 

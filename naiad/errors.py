@@ -45,6 +45,10 @@ class NaiadError(Exception):
     may contain paths, so no client sees them.
     """
 
+    is_leaving = False
+    """The server process says that it stops, or that the model does not serve. It is set in
+    frontend processes only."""
+
     def __init__(
         self, code: Code, message: str, retry_after_s: int | None = None, *, details: str = ""
     ) -> None:

@@ -121,6 +121,10 @@ class InferenceCore:
         """
         return self.repository.is_model_ready(name, version)
 
+    def is_leaving(self, model_name: str) -> bool:
+        """True if the server stops, or if the model does not serve."""
+        return self.is_exiting or not self.is_model_ready(model_name)
+
     def ask_model_ready(self, name: str, version: str, answer: Callable[[bool], None]) -> None:
         """Like `is_model_ready`, but also runs the model's own `is_ready` hook, if it has one.
 

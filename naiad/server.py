@@ -193,6 +193,7 @@ class Server:
                 (lambda: self._page.render()) if settings.allow_metrics else None,
                 [] if self._console is None else self._console.entries(),
                 None if self._frontends is None else self._frontends.leaves,
+                None if self._frontends is None else self._frontends.leaves_openai,
             )
             if self._console is not None:
                 self._console.num_connections = lambda: self._connections()["http"]
@@ -217,7 +218,7 @@ class Server:
                 budget=self._core.budget,
             )
             if self._frontends is not None:
-                await self._frontends.start(self._http.endpoint, self._grpc.endpoint)
+                await self._frontends.start(self._http.endpoint, self._grpc.endpoint, self._keys)
             services = await self._listen()
             async with (
                 self._response_cache(),

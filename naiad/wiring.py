@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from naiad import __version__, log
+from naiad import __version__
 from naiad.console.console import PAGES, Console, ConsoleOptions
 from naiad.console.measure.routes import Addresses
 from naiad.console.sessions import SessionOptions
@@ -29,7 +30,7 @@ from naiad.errors import Code, NaiadError, internal, unsupported
 from naiad.frontend_process.automatic import automatic_count
 from naiad.frontend_process.frontends import Frontends
 from naiad.frontend_process.launcher import LauncherProcess, start_launcher
-from naiad.frontend_process.options import FrontendOptions
+from naiad.frontend_process.options import FrontendOptions, KeyOptions
 from naiad.frontends.http.options import HttpOptions, Restriction
 from naiad.frontends.token_estimate import estimate_tokens, is_language
 from naiad.inference import InferenceCore, ReserveTokens
@@ -51,7 +52,7 @@ from naiad.keys.keys import Keys
 from naiad.keys.token.claims import ClaimNames, TokenRules
 from naiad.keys.token.key_set_watch import KeySetWatch, check_location
 from naiad.keys.usage_file import UsageFile, usage_path
-from naiad.machine.cpus import usable_cpus
+from naiad.machine.cpus import largest_node_cpus, usable_cpus
 from naiad.machine.memory import machine_memory_bytes
 from naiad.machine.process_secrets import hide_arguments, hide_variables
 from naiad.machine.worker_environment import is_secret, worker_environment
@@ -94,6 +95,9 @@ from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.http1.limits import Http1Limits
 from naiad.transport.tls import HTTP1, HTTP2, TlsFiles
+
+if TYPE_CHECKING:
+    from naiad.keys.token.verifier import TokenVerifier
 
 EXTENSIONS = [
     "classification",
@@ -228,17 +232,28 @@ def _build_key_set(settings: Settings, table: KeyTable) -> KeySetWatch | None:
     """Returns None where no identity provider is configured. Raises NaiadError."""
     if not settings.jwt_jwks:
         return None
+    check_location(settings.jwt_jwks)
+    verifier = _build_verifier(settings)
+    watch = KeySetWatch(settings.jwt_jwks, verifier.replace, refresh_s=settings.jwt_refresh_secs)
+    verifier.on_change = table.change
+    verifier.on_unknown_key = watch.on_unknown_key
+    table.find_token = verifier.find
+    watch.load()
+    return watch
+
+
+def _build_verifier(settings: Settings) -> TokenVerifier:
+    """Raises NaiadError."""
     try:
         from naiad.keys.token.verifier import TokenVerifier
     except ImportError as error:
         raise unsupported(
             f"--jwt-jwks needs the extra 'jwt' ({install_command('jwt')}): {error}"
         ) from error
-    check_location(settings.jwt_jwks)
     names: dict[str, tuple[str, ...]] = {}
     for entry in settings.jwt_claim:
         names[entry.field] = (*names.get(entry.field, ()), entry.claim)
-    verifier = TokenVerifier(
+    return TokenVerifier(
         TokenRules(
             settings.jwt_issuer,
             settings.jwt_audience,
@@ -248,12 +263,6 @@ def _build_key_set(settings: Settings, table: KeyTable) -> KeySetWatch | None:
             settings.jwt_default_scope,
         )
     )
-    watch = KeySetWatch(settings.jwt_jwks, verifier.replace, refresh_s=settings.jwt_refresh_secs)
-    verifier.on_change = table.change
-    verifier.on_unknown_key = watch.on_unknown_key
-    table.find_token = verifier.find
-    watch.load()
-    return watch
 
 
 def build_console(
@@ -528,21 +537,17 @@ def memory_bytes(settings: Settings) -> int:
 
 def num_frontends(settings: Settings) -> int:
     """The number of frontend processes; 1 means that the server process serves alone."""
-    if has_keys(settings):
-        return 1
-    automatic = min(automatic_count(usable_cpus()), max(settings.http_thread_count, 1))
-    return settings.frontend_processes or automatic
+    num_cpus = min(usable_cpus(), largest_node_cpus())
+    limits = [max(settings.http_thread_count, 1)]
+    if cores := HostPolicies(settings.host_policy).frontend_cores:
+        limits.append(len(cores))
+    return settings.frontend_processes or min(automatic_count(num_cpus), *limits)
 
 
 def start_frontend_launcher(settings: Settings) -> LauncherProcess | None:
     """Returns None where the server process serves alone. Must be called before the event loop
     starts."""
     count = num_frontends(settings)
-    if settings.frontend_processes > 1 and count == 1:
-        log.warning(
-            f"--frontend-processes={settings.frontend_processes} has no effect with API keys: one "
-            "process checks keys and limits, and serves all connections"
-        )
     if count <= 1:
         return None
     return start_launcher(
@@ -553,7 +558,24 @@ def start_frontend_launcher(settings: Settings) -> LauncherProcess | None:
             partial(http_tls, settings),
             partial(grpc_tls, settings),
             memory_bytes(settings),
+            _key_options(settings),
+            tuple(map(HostPolicies(settings.host_policy).frontend_place, range(count))),
         )
+    )
+
+
+def _key_options(settings: Settings) -> KeyOptions | None:
+    """Returns None where nobody needs an API key. Raises NaiadError."""
+    if not has_keys(settings):
+        return None
+    if settings.jwt_jwks:
+        _build_verifier(settings)  # what it imports is shared by the processes that are forked
+    return KeyOptions(
+        settings.api_key,
+        settings.api_key_header,
+        frozenset(settings.guarded_api),
+        bool(settings.audit_log),
+        partial(_build_verifier, settings) if settings.jwt_jwks else None,
     )
 
 

@@ -63,9 +63,14 @@ class InferRequest(msgspec.Struct, eq=False):
     """The faults, by input, that were found when the elements of all BYTES inputs were counted
     outside of the event loop. None when nobody has counted them yet."""
 
+    admission: object | None = None
+    """The guard's record of the request, which a frontend process sends along with it."""
+
     encoded_inputs: msgspec.Raw | None = None
     """The inputs as they travel to a worker, if the request came from a frontend process and
     nothing on its way needs to look at them. `inputs` is empty then."""
+    accepts_encoded: bool = False
+    """The responses go to a frontend process, which decodes their outputs."""
 
     @property
     def sequence_key(self) -> SequenceKey:

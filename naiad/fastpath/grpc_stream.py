@@ -52,6 +52,7 @@ class FastStream(Stream, kw_only=True):
     def start(self, request: InferRequest, model: Model) -> None:
         if self.admission is not None:
             request.identity = self.admission.identity
+            request.admission = self.admission
         call = self.call = FastCall(self.connection.core, self.frames.plan, self)
         try:
             call.start(request, model)

@@ -62,6 +62,7 @@ class HttpFastPath(Exchange):
                 return 0
             self.admission = admission
             request.identity = admission.identity
+            request.admission = admission
         self.held_bytes = num_bytes
         self.is_started = self.is_ended = False
         self._responses = responses

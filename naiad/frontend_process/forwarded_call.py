@@ -8,6 +8,7 @@ Rule: handlers cannot tell a forwarded call from one of this process. Everything
 
 from __future__ import annotations
 
+from asyncio import BaseTransport
 from typing import Protocol
 
 from naiad.core.memory_budget import MemoryAccount
@@ -21,6 +22,8 @@ from naiad.frontend_process.messages import (
     content_of,
 )
 from naiad.ipc.messages import Message
+from naiad.keys.account import Admission
+from naiad.keys.guard import Entrance
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import Method, RequestHead
@@ -53,11 +56,27 @@ class ClientConnection:
 
 
 class ForwardedCall(Call):
-    __slots__ = ("_client", "_congestion", "_frontend", "_receive_start_ns", "number", "was_idle")
+    __slots__ = (
+        "_client",
+        "_congestion",
+        "_frontend",
+        "_peer",
+        "_receive_start_ns",
+        "number",
+        "was_idle",
+    )
 
     def __init__(
-        self, frontend: Frontend, client: ClientConnection, method: Method, message: OpenCall
+        self,
+        frontend: Frontend,
+        client: ClientConnection,
+        method: Method,
+        message: OpenCall,
+        gate: Entrance | None = None,
+        admission: Admission | None = None,
+        peer: BaseTransport | None = None,
     ) -> None:
+        """`gate`, `admission` and `peer` are None where nobody needs an API key."""
         # There is neither a protocol nor a stream here: every method that uses them is replaced.
         self._frontend = frontend
         self._client = client
@@ -65,9 +84,10 @@ class ForwardedCall(Call):
         self.number = message.call
         self.was_idle = True
         self._congestion: set[str] = set()
-        self.head = RequestHead(method, metadata=message.metadata)
+        self._peer = peer
+        self.head = RequestHead(method, metadata=message.metadata, gate=gate)
         self.method = method
-        self.admission = None
+        self.admission = admission
         self.is_done = False
         self.held_bytes = 0
         self.deadline_ns = message.deadline_ns
@@ -88,6 +108,10 @@ class ForwardedCall(Call):
     @property
     def connection(self) -> object:
         return self._client
+
+    @property
+    def peer(self) -> BaseTransport | None:
+        return self._peer
 
     @property
     def client(self) -> ClientConnection:
@@ -130,8 +154,11 @@ class ForwardedCall(Call):
 
     def reply(self, pieces: list[Buffer], num_bytes: int) -> None:
         if not self.is_done:
+            fields = [] if self.admission is None else self.admission.trailer_fields()
             self._end(Status.OK)
-            self._frontend.send_content(CallReply(self.number, content_of(b"".join(pieces))))
+            self._frontend.send_content(
+                CallReply(self.number, content_of(b"".join(pieces)), fields)
+            )
 
     def send(self, pieces: list[Buffer], num_bytes: int) -> None:
         if not self.is_done:
@@ -164,6 +191,8 @@ class ForwardedCall(Call):
 
     def _end(self, status: int) -> None:
         self.is_done = True
+        if self.admission is not None and self.method.stream is None:
+            self.admission.end(status)
         self.on_cancel = self.on_flow = self.on_stop = None
         self.handler = None
         if self.held_bytes:

@@ -3,8 +3,8 @@ replaces those that die or hang, and stops them.
 
 In:  the launcher, the core, and the server's own endpoints. Out: connections that frontends serve;
      the server serves every connection itself while no frontend can.
-Rule: a load, an unload or a change of the trace settings has reached every frontend before it is
-      answered (`publish`).
+Rule: a load, an unload, a change of the keys or of the trace settings has reached every frontend
+      before it is answered (`publish`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from functools import partial
 from itertools import count
 from typing import Any
 
 import msgspec
 
 from naiad import log
+from naiad.errors import NaiadError
 from naiad.frontend_process.launcher import LauncherProcess
 from naiad.frontend_process.messages import (
     GRPC,
@@ -36,12 +38,16 @@ from naiad.frontend_process.messages import (
     ReadAgain,
     Stop,
 )
+from naiad.frontend_process.peer import through_tunnel
+from naiad.frontend_process.remote_guard import has_session
 from naiad.frontend_process.served_models import ServedModels
 from naiad.frontend_process.session import FrontendSession
+from naiad.frontends.http.load_report import FORMAT_HEADER
 from naiad.inference import InferenceCore
 from naiad.instances.channel import Channel
 from naiad.instances.restart import RestartPolicy, Restarts
 from naiad.ipc.messages import Exited, Forked
+from naiad.keys.keys import Keys
 from naiad.shm.arena import SLOT_IDLE_NS, Arena
 from naiad.shm.directory import SlotDirectory
 from naiad.transport.grpc.endpoint import GrpcEndpoint
@@ -95,6 +101,11 @@ class Frontends:
         """What the frontends have been told."""
         self._is_stopping = False
         self._is_refresh_due = False
+        self._keys: Keys | None = None
+        self._sent_keys = 0
+        """The generation of the key table that frontends have been sent."""
+        self._encoded_keys: tuple[int, bytes] = 0, b""
+        """(generation, the keys as frontends read them)."""
         self._launcher_channel: Channel[FromLauncher] = Channel(
             loop,
             launcher.sock,
@@ -106,9 +117,14 @@ class Frontends:
 
     # Start.
 
-    async def start(self, http: Http1Endpoint, grpc: GrpcEndpoint) -> None:
-        """Returns when every frontend serves. `http` and `grpc` are the server's own endpoints."""
-        self._http, self._grpc = http, grpc
+    async def start(self, http: Http1Endpoint, grpc: GrpcEndpoint, keys: Keys | None) -> None:
+        """Returns when every frontend serves. `http` and `grpc` are the server's own endpoints.
+        `keys` is None where nobody needs an API key."""
+        self._http, self._grpc, self._keys = http, grpc, keys
+        if keys is not None:
+            keys.guard.table.on_change = self._refresh_keys_soon
+            if keys.watch is not None:
+                keys.watch.publish = self.publish
         http.move = self._move
         http.num_elsewhere = lambda: self.num_connections(HTTP)
         grpc.num_elsewhere = lambda: self.num_connections(GRPC)
@@ -146,7 +162,11 @@ class Frontends:
             self._on_alive,
             self._on_current,
             lambda session, reason: self._on_closed(number, session, reason),
+            self._grpc.make_gate,
+            None if self._keys is None else self._keys.guard,
         )
+        if self._keys is not None and self._keys.key_set is not None:
+            self._sessions[number].on_unknown_key = self._keys.key_set.on_unknown_key
         kinds = [
             MethodKind(method.path, method.api, method.stream is not None, method.is_compressed)
             for method in self._grpc.methods.values()
@@ -206,6 +226,8 @@ class Frontends:
     def _on_alive(self, session: FrontendSession) -> None:
         """The frontend has started, or responds again."""
         session.send(Logging(self._log_settings))
+        if self._keys is not None:
+            self._send_keys(session, self._keys)
         session.send(self._models.message)
         self._changed.set()
 
@@ -260,6 +282,29 @@ class Frontends:
         if self._models.refresh():
             self._send_models()
 
+    def _refresh_keys_soon(self) -> None:
+        """The keys may change again in this turn of the loop."""
+        self._loop.call_soon(self._refresh_keys)
+
+    def _refresh_keys(self) -> None:
+        keys = self._keys
+        if keys is None or keys.guard.table.generation == self._sent_keys:
+            return
+        self._sent_keys = keys.guard.table.generation
+        for session in list(self._sessions.values()):
+            if session.is_serving:
+                self._send_keys(session, keys)
+
+    def _send_keys(self, session: FrontendSession, keys: Keys) -> None:
+        table = keys.guard.table
+        if self._encoded_keys[0] != table.generation:
+            self._encoded_keys = table.generation, msgspec.json.encode(table.document)
+        key_set = b"" if keys.key_set is None else keys.key_set.data
+        try:
+            session.send_keys(table.generation, self._encoded_keys[1], key_set)
+        except NaiadError as error:
+            session.close(f"the API keys could not be sent to it: {error.message}")
+
     def _check(self, session: FrontendSession, now_ns: int) -> None:
         waited_s = (now_ns - session.asked_ns) / 1e9 if session.asked_ns else 0.0
         if waited_s > HUNG_S:
@@ -276,19 +321,21 @@ class Frontends:
                 session.send(self._models.message)
 
     async def publish(self) -> None:
-        """Returns when every frontend acts on the present state of the repository and of the trace
-        settings. One that does not respond is killed before this returns."""
+        """Returns when every frontend acts on the present state of the repository, of the keys and
+        of the trace settings. One that does not respond is killed before this returns."""
         self._refresh()
-        generation = self._models.message.generation
+        self._refresh_keys()
+        generation, key_generation = self._models.message.generation, self._sent_keys
         end_s = time.monotonic() + PUBLISH_LIMIT_S
         while late := [
             session
             for session in self._sessions.values()
-            if session.is_serving and session.generation < generation
+            if session.is_serving
+            and (session.generation < generation or session.key_generation < key_generation)
         ]:
             if not await self._changes_before(end_s):
                 for session in late:
-                    session.close("it did not confirm a change of the models")
+                    session.close("it did not confirm a change of the models or of the keys")
 
     def read_again(self) -> None:
         """SIGHUP."""
@@ -311,10 +358,23 @@ class Frontends:
         """Whether a frontend serves this connection, which has sent an inference request. A
         connection that ends with its request is not worth a move."""
         return (
+            self._models.is_served(name, version)
+            and FORMAT_HEADER not in head.headers
+            and self._may_leave(connection, head)
+        )
+
+    def leaves_openai(self, connection: Http1Connection, head: Head) -> bool:
+        """Whether a frontend serves this connection, which has sent a request for text. Which model
+        generates it is in the body: a frontend that does not serve the model gives the connection
+        back."""
+        return self._models.has_language_models and self._may_leave(connection, head)
+
+    def _may_leave(self, connection: Http1Connection, head: Head) -> bool:
+        return (
             head.keep_alive
             and connection.num_moves < MAX_MOVES
-            and self._models.is_served(name, version)
             and not self._core.tracing.is_on
+            and (self._keys is None or not has_session(head.headers.get(b"cookie", b"")))
             and _family(connection) in (socket.AF_INET, socket.AF_INET6)
             and self._least_loaded(HTTP) is not None
         )
@@ -353,6 +413,8 @@ class Frontends:
         def make() -> Http1Connection:
             connection = self._http.protocol_factory()
             connection.resume_after_move(message.data, message.num_moves)
+            if message.peer is not None:
+                connection.wrap_transport = partial(through_tunnel, peer=message.peer)
             return connection
 
         sock.setblocking(False)

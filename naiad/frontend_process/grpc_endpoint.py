@@ -31,7 +31,9 @@ from naiad.frontend_process.messages import (
     ToFrontend,
     content_of,
 )
+from naiad.frontend_process.peer import describe_peer
 from naiad.frontend_process.remote_core import ModelTable, RemoteCore
+from naiad.frontend_process.remote_guard import RemoteAdmission, has_session
 from naiad.frontends.grpc.frontend import MODEL_INFER
 from naiad.frontends.grpc.infer import ModelInfer, fast_path_responder
 from naiad.frontends.grpc.response import fail
@@ -39,6 +41,7 @@ from naiad.frontends.grpc.restriction import build_restriction
 from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.side_thread import SideThread
 from naiad.instances.channel import Channel
+from naiad.keys.guard import Entrance, Guard, read_text
 from naiad.protocol.v2.grpc_codec import decode_small_request, identify
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.endpoint import GrpcEndpoint
@@ -58,11 +61,16 @@ class FrontendGrpc:
         methods: Iterable[MethodKind],
         budget: MemoryBudget,
         channel: Channel[ToFrontend],
+        guard: Guard | None,
     ) -> None:
+        """`guard` is None where nobody needs an API key."""
         self._models = models
-        self.calls = ForwardedCalls(channel)
+        self._guard = guard
+        self.calls = ForwardedCalls(channel, has_keys=guard is not None)
         self._side_thread = SideThread()
-        headers = HeaderForward(options.header_forward_pattern, ())
+        headers = HeaderForward(
+            options.header_forward_pattern, () if guard is None else guard.header_names
+        )
         self._plans = MessagePlans(core) if options.fast_paths else None
         decode = decode_small_request if self._plans is None else self._plans.decode
         self._infer = ModelInfer(core, headers, self._side_thread, decode)
@@ -70,6 +78,7 @@ class FrontendGrpc:
             [self._method(kind) for kind in methods],
             options,
             restrict=build_restriction(options.restricted_protocols),
+            make_gate=None if guard is None else self._make_gate,
             make_fast_path=(
                 self._make_fast_path if self._plans is not None and not headers.is_on else None
             ),
@@ -92,13 +101,24 @@ class FrontendGrpc:
         assert self._plans is not None
         return GrpcFastPath(protocol, self._plans, MODEL_INFER, fast_path_responder, fail)
 
+    def _make_gate(self, method: Method, metadata: dict[str, str]) -> Entrance | None:
+        """Calls that are forwarded have no gate here: the server process asks its own guard."""
+        assert self._guard is not None
+        if method.path != MODEL_INFER or has_session(metadata.get("cookie", "").encode("latin-1")):
+            return None
+        return self._guard.gate(method.api, read_text(metadata))
+
     def _model_infer(self, call: Call, message: Buffer) -> None:
-        request = identify(message)
+        is_open = self._guard is None or call.admission is not None
+        request = identify(message) if is_open else None
         if request is not None and self._models.is_served(
             request.model_name, request.model_version
         ):
             self._infer.infer(call, message)
         else:
+            if isinstance(call.admission, RemoteAdmission):
+                call.admission.discard()
+                call.admission = None
             self.calls.forward(call, message)
 
     async def stop(self, grace_s: float) -> None:
@@ -119,8 +139,9 @@ class _Forwarded:
 class ForwardedCalls:
     """The calls of this process that the server process handles."""
 
-    def __init__(self, channel: Channel[ToFrontend]) -> None:
+    def __init__(self, channel: Channel[ToFrontend], *, has_keys: bool) -> None:
         self._channel = channel
+        self._has_keys = has_keys
         self._numbers = count(1)
         self._calls: dict[int, _Forwarded] = {}
         self._connections: dict[object, list[int]] = {}
@@ -155,6 +176,7 @@ class ForwardedCalls:
                 call.head.metadata,
                 call.deadline_ns,
                 call.receive_start_ns,
+                describe_peer(call.peer) if self._has_keys else None,
             )
         )
         return forwarded
@@ -214,7 +236,11 @@ class ForwardedCalls:
             return
         if forwarded is not None:
             data = message.content[0].data
-            forwarded.call.reply([data], len(data))
+            if message.fields:
+                forwarded.call.send([data], len(data))
+                forwarded.call.finish(Status.OK, fields=message.fields)
+            else:
+                forwarded.call.reply([data], len(data))
 
     def on_send(self, message: CallSend) -> None:
         forwarded = self._calls.get(message.call)
@@ -251,7 +277,7 @@ class ForwardedCalls:
 class ForwardedStream:
     """The handler of a call with a stream of requests (naiad.transport.grpc.method.MessageStream).
 
-    There are no API keys where calls are forwarded, so no message is refused.
+    The server process asks its guard for every message, so none is refused here.
     """
 
     def __init__(self, calls: ForwardedCalls, forwarded: _Forwarded) -> None:

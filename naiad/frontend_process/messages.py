@@ -10,6 +10,7 @@ from typing import TypeAlias, final
 
 import msgspec
 
+from naiad.core.identity import KeyLimits
 from naiad.core.model_spec import ModelSpec
 from naiad.core.region_slice import RegionUse
 from naiad.core.request import ParameterValue
@@ -21,6 +22,23 @@ HTTP = "http"
 GRPC = "grpc"
 
 # Frontend to server.
+
+
+class JobEntrance(msgspec.Struct, array_like=True):
+    """What the guard of a frontend says about a request that it has let in."""
+
+    caller: int
+    """The identity, as `Caller` has introduced it."""
+    number: int = 0
+    """Identifies the admission until `Ended`; 0 if it ends with its job."""
+    num_tokens: int = 0
+    """What the request may use of its key's tokens."""
+    head_model: str = ""
+    """The model that the head of the request names."""
+    model_name: str = ""
+    """The model that the request is for, if its head does not name it."""
+    address: str = ""
+    counts_tokens: bool = False
 
 
 class RequestDetails(msgspec.Struct, array_like=True):
@@ -37,6 +55,8 @@ class RequestDetails(msgspec.Struct, array_like=True):
     timeout_us: int = 0
     deadline_ns: int = 0
     regions: RegionUse | None = None
+    entrance: JobEntrance | None = None
+    """None where nobody needs an API key."""
 
 
 class RemoteRequest(msgspec.Struct, array_like=True):
@@ -135,6 +155,14 @@ class ReceivedInfer(Message, tag=100):
     bundles: list[ReceivedBundle] = []
 
 
+class Peer(msgspec.Struct, array_like=True, frozen=True):
+    """The client at the other end of a connection that a frontend has."""
+
+    address: str = ""
+    certificate: bytes = b""
+    """What the ssl module shows of the client's certificate, as JSON; empty without one."""
+
+
 class Abandon(Message, tag=101):
     """The clients of these requests are gone."""
 
@@ -147,6 +175,15 @@ class Leave(Message, tag=102):
 
     data: bytes
     num_moves: int
+    peer: Peer | None = None
+    """The client, where the descriptor does not show it."""
+
+
+class StreamFlow(Message, tag=150):
+    """The client of a request does not keep up with its responses, or does again."""
+
+    handle: int
+    is_paused: bool
 
 
 class OpenCall(Message, tag=103):
@@ -159,6 +196,8 @@ class OpenCall(Message, tag=103):
     metadata: dict[str, str]
     deadline_ns: int = 0
     receive_start_ns: int = 0
+    peer: Peer | None = None
+    """None where nobody needs an API key."""
 
 
 class CallMessage(Message, tag=104):
@@ -213,6 +252,71 @@ class Current(Message, tag=112):
     generation: int
 
 
+class KeysCurrent(Message, tag=113):
+    """The reply to `KeyState`: the frontend acts on these keys from now on."""
+
+    generation: int
+
+
+class CallerData(msgspec.Struct, array_like=True):
+    """The identity behind a signed token."""
+
+    name: str
+    scopes: list[str]
+    models: tuple[str, ...]
+    limits: KeyLimits
+    priority: int
+    metadata: dict[str, str]
+
+
+class Caller(Message, tag=114):
+    """Introduces the sender of requests."""
+
+    number: int
+    key_id: str
+    data: CallerData | None = None
+    """None for a key that the server process knows."""
+
+
+class Enter(Message, tag=115):
+    """A request that the frontend has let in, and that does not become a job."""
+
+    entrance: JobEntrance
+    api: str
+    status: int | None = None
+    """Set if the request has ended. None: its response waits for `Entered`."""
+
+
+class Ended(Message, tag=116):
+    """The request of an admission has its response, or its client is gone."""
+
+    number: int
+    status: int
+    num_prompt_tokens: int
+    num_output_tokens: int
+
+
+class RefusalCounted(Message, tag=117):
+    """The guard of the frontend has refused a request. `caller` is 0 if it has no valid key."""
+
+    caller: int
+    code: str
+
+
+class RefusalAudited(Message, tag=118):
+    """The same refusal, for the audit log."""
+
+    key_id: str
+    api: str
+    model_name: str
+    address: str
+    code: str
+
+
+class UnknownTokenKey(Message, tag=119):
+    """A token names a key that the key set does not have."""
+
+
 # Server to frontend.
 
 
@@ -225,6 +329,8 @@ class RemoteModel(msgspec.Struct, array_like=True):
     is_latest: bool
     copy: int
     spec: ModelSpec
+    config: bytes = b""
+    """The ModelConfig of a language model, which OpenAI's routes read; empty for other models."""
 
 
 class Models(Message, tag=120):
@@ -232,6 +338,30 @@ class Models(Message, tag=120):
 
     generation: int
     models: list[RemoteModel]
+
+
+class KeyState(Message, tag=132):
+    """All API keys from now on. Large files travel in shared memory, as the content of a call."""
+
+    generation: int
+    document: list[Tensor]
+    key_set: list[Tensor]
+    """The keys of the identity provider; empty where there is none."""
+
+
+class Entered(Message, tag=133):
+    """The reply to `Enter`: the request has been let in, or the error refuses it."""
+
+    number: int
+    error: WorkError | None
+    fields: list[tuple[str, int]]
+    """What is left of the key's limits."""
+
+
+class Rates(Message, tag=134):
+    """(handle, what is left of the key's limits) of jobs whose first responses follow."""
+
+    fields: list[tuple[int, list[tuple[str, int]]]]
 
 
 class Accept(Message, tag=121):
@@ -278,6 +408,8 @@ class CallReply(Message, tag=123):
 
     call: int
     content: list[Tensor]
+    fields: list[tuple[bytes, bytes]] = []
+    """Further trailers."""
 
 
 class CallSend(Message, tag=124):
@@ -363,6 +495,7 @@ FromFrontend: TypeAlias = (
     | ReceivedInfer
     | Abandon
     | Leave
+    | StreamFlow
     | OpenCall
     | CallMessage
     | CallHalfClosed
@@ -373,6 +506,13 @@ FromFrontend: TypeAlias = (
     | Counted
     | Alive
     | Current
+    | KeysCurrent
+    | Caller
+    | Enter
+    | Ended
+    | RefusalCounted
+    | RefusalAudited
+    | UnknownTokenKey
 )
 ToFrontend: TypeAlias = (
     Slots
@@ -390,6 +530,9 @@ ToFrontend: TypeAlias = (
     | Stop
     | Logging
     | ReadAgain
+    | KeyState
+    | Entered
+    | Rates
 )
 
 

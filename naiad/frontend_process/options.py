@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from naiad.frontends.http.options import HttpOptions
+from naiad.repository.load.host_policies import HostPlace
 from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.grpc.options import GrpcOptions
+
+if TYPE_CHECKING:
+    from naiad.keys.token.verifier import TokenVerifier
+
+
+@dataclass(frozen=True)
+class KeyOptions:
+    """What the guard of a frontend needs besides the keys themselves."""
+
+    static_keys: tuple[str, ...]
+    """The texts of `--api-key`."""
+    headers: tuple[str, ...]
+    guarded_apis: frozenset[str]
+    is_audited: bool
+    make_verifier: Callable[[], TokenVerifier] | None
+    """Builds what verifies signed tokens; None where nobody issues them."""
 
 
 @dataclass(frozen=True)
@@ -20,3 +38,7 @@ class FrontendOptions:
     grpc_tls: Callable[[], CertificateWatch | None]
     memory_bytes: int
     """The budget for requests and responses of all processes together."""
+    keys: KeyOptions | None = None
+    """None where nobody needs an API key."""
+    places: tuple[HostPlace, ...] = ()
+    """The CPU cores and the NUMA node of each process, where a host policy says so."""

@@ -36,10 +36,15 @@ from naiad.frontend_process.messages import (
     Connections,
     Counted,
     Current,
+    Entered,
+    KeysCurrent,
+    KeyState,
     Leave,
     Logging,
     MethodKind,
     Models,
+    Peer,
+    Rates,
     ReadAgain,
     Respond,
     Stop,
@@ -47,6 +52,7 @@ from naiad.frontend_process.messages import (
 )
 from naiad.frontend_process.options import FrontendOptions
 from naiad.frontend_process.remote_core import ModelTable, RemoteCore, RemoteRequests
+from naiad.frontend_process.remote_guard import RemoteGuard
 from naiad.frontend_process.shared_budget import SharedBudget, SharedPage
 from naiad.instances.channel import Channel
 from naiad.ipc.framing import LostDescriptorError
@@ -54,6 +60,7 @@ from naiad.shm.arena import SLOT_IDLE_NS, Arena
 from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
+from naiad.worker.host_policy import apply_place
 
 SWITCH_INTERVAL_S = 0.001
 """As in the server process: a thread that decodes gives the interpreter lock back this soon."""
@@ -73,8 +80,22 @@ def run_frontend(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the server process handles them for all
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _apply_host_policy(options, place - 1)
     gc.freeze()
     uvloop.run(FrontendProcess(sock, options, methods, page, place).run())
+
+
+def _apply_host_policy(options: FrontendOptions, index: int) -> None:
+    """What cannot be applied does not keep the process from serving."""
+    if not options.places:
+        return
+    host_place = options.places[index]
+    try:
+        not_applied = apply_place(host_place.cpu_cores, host_place.numa_node)
+    except NaiadError as error:
+        not_applied = error.message
+    if not_applied:
+        log.warning(f"the host policy of frontend process {index} is not applied: {not_applied}")
 
 
 class FrontendProcess:
@@ -114,12 +135,15 @@ class FrontendProcess:
         self._channel.link.tolerate_lost_descriptors()
         self._requests = RemoteRequests(loop, self._channel)
         self._models = ModelTable(self._requests, arena)
+        self._guard = None if options.keys is None else RemoteGuard(options.keys, self._channel)
+        guard = None if self._guard is None else self._guard.guard
         self._http = FrontendHttp(
             RemoteCore(HTTP, self._models, self._requests, arena),
             self._models,
             options.http,
             self._budget,
             self._send_away,
+            guard,
         )
         self._grpc = FrontendGrpc(
             RemoteCore(GRPC, self._models, self._requests, arena),
@@ -128,6 +152,7 @@ class FrontendProcess:
             self._methods,
             self._budget,
             self._channel,
+            guard,
         )
         self._http.endpoint.on_forgotten = self._report_soon
         self._grpc.endpoint.on_forgotten = self._report_soon
@@ -167,6 +192,8 @@ class FrontendProcess:
             case Models():
                 self._models.update(message)
                 self._channel.send(Current(message.generation))
+            case Rates() | Entered() | KeyState():
+                self._on_key_message(message)
             case CallReply():
                 self._grpc.calls.on_reply(message)
             case CallSend():
@@ -185,6 +212,26 @@ class FrontendProcess:
                 log.update(message.settings)
             case ReadAgain():
                 self._read_again()
+
+    def _on_key_message(self, message: Rates | Entered | KeyState) -> None:
+        guard = self._guard
+        assert guard is not None
+        match message:
+            case Rates():
+                guard.on_rates(message)
+            case Entered():
+                guard.on_entered(message)
+            case KeyState():
+                # What has been let in by the old keys must be sent before the server hears that
+                # they are out of use.
+                self._requests.flush()
+                try:
+                    guard.update(message)
+                except NaiadError as error:
+                    log.error(f"a frontend process cannot use the API keys: {error.message}")
+                    self._channel.close("the API keys could not be read")
+                else:
+                    self._channel.send(KeysCurrent(message.generation))
 
     def _on_close(self, reason: str) -> None:
         """The server process is gone, or tells this one to exit by closing the channel. Without it
@@ -236,8 +283,8 @@ class FrontendProcess:
             connection.resume_after_move(message.data, message.num_moves)
         return connection
 
-    def _send_away(self, descriptor: int, data: bytes, num_moves: int) -> None:
-        self._channel.send(Leave(data, num_moves + 1), [descriptor])
+    def _send_away(self, descriptor: int, data: bytes, num_moves: int, peer: Peer | None) -> None:
+        self._channel.send(Leave(data, num_moves + 1, peer), [descriptor])
 
     def _report_soon(self) -> None:
         if not self._is_report_due:

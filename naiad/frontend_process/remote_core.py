@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from itertools import count
 
 from naiad.core.job import Job
@@ -31,9 +32,12 @@ from naiad.frontend_process.messages import (
     RemoteResponse,
     RequestDetails,
     Respond,
+    StreamFlow,
     ToFrontend,
 )
 from naiad.frontend_process.outbox import Outbox
+from naiad.frontend_process.remote_guard import RemoteAdmission
+from naiad.frontends.token_estimate import is_language
 from naiad.instances.channel import Channel
 from naiad.ipc.work import WorkError
 from naiad.pb.model_config_pb2 import ModelConfig
@@ -48,12 +52,16 @@ GONE = "the server process has ended"
 class RemoteScheduler:
     """The scheduler of one copy of a model: it is in the server process."""
 
-    def __init__(self, requests: RemoteRequests, copy: int) -> None:
+    def __init__(self, requests: RemoteRequests, copy: int, *, is_decoupled: bool) -> None:
         self._requests = requests
         self._copy = copy
+        self._is_decoupled = is_decoupled
 
     def enqueue(self, job: Job) -> ResponseStream:
-        return self._requests.send(job, self._copy)
+        stream = self._requests.send(job, self._copy)
+        if self._is_decoupled:
+            self._requests.follow_flow(stream)
+        return stream
 
     def inflight(self) -> int:
         return 0
@@ -79,6 +87,8 @@ class RemoteRequests:
         self._handles = count(1)
         self._streams: dict[int, tuple[ResponseStream, str]] = {}
         """Handle -> the stream, and the id of its request."""
+        self._held: dict[int, list[tuple[ResponseStream, InferResponse | None, bool]]] = {}
+        """Handle -> responses that were on their way when the client stopped to keep up."""
         self._unsent = Outbox(loop, self._send_all)
         self.is_grpc = False
         """Where the request that is being sent comes from."""
@@ -97,6 +107,9 @@ class RemoteRequests:
                 break
         handle = next(self._handles)
         self._streams[handle] = stream, request.id
+        details = None if copy and _is_plain(request) else _details(request)
+        if details is not None and isinstance(request.admission, RemoteAdmission):
+            details.entrance = request.admission.join(handle)
         self._unsent.add(
             RemoteRequest(
                 handle,
@@ -107,11 +120,34 @@ class RemoteRequests:
                 is_inline,
                 request.id,
                 inputs,
-                None if copy and _is_plain(request) else _details(request),
+                details,
             )
         )
         stream.on_cancel(self._cancel, handle)
         return stream
+
+    def flush(self) -> None:
+        """Sends everything now."""
+        self._unsent.flush()
+
+    def follow_flow(self, stream: ResponseStream) -> None:
+        """The server process holds the responses of the last request back while its client does not
+        keep up."""
+        stream.on_flow(partial(self._set_flow, next(reversed(self._streams))))
+
+    def _set_flow(self, handle: int, is_paused: bool) -> None:
+        if handle in self._streams:
+            self._unsent.flush()
+            self._channel.send(StreamFlow(handle, is_paused))
+        if is_paused:
+            self._held.setdefault(handle, [])
+            return
+        held = self._held.pop(handle, [])
+        for index, (stream, response, is_final) in enumerate(held):
+            if handle in self._held:  # the client has fallen behind again
+                self._held[handle] += held[index:]
+                return
+            stream.put(response, is_final)
 
     def _send_all(self, requests: list[RemoteRequest]) -> None:
         for run in _runs(requests):
@@ -132,6 +168,7 @@ class RemoteRequests:
                 stream.fail(internal(f"the request could not be sent to the scheduler: {error}"))
 
     def _cancel(self, handle: int) -> None:
+        self._held.pop(handle, None)
         if handle not in self._streams:
             return
         self._unsent.flush()
@@ -164,23 +201,23 @@ class RemoteRequests:
             if tensor.data.__class__ is REFERENCE:
                 self._resolve(item)
                 break
-        if not item.has_response:
-            stream.put(None, item.is_final)
-            return
         error = item.error
-        stream.put(
+        response = (
             InferResponse(
                 item.model_name,
                 item.model_version,
                 id,
                 item.outputs,
                 item.parameters,
-                None
-                if error is None
-                else NaiadError(Code[error.code], error.message, error.retry_after_s),
-            ),
-            item.is_final,
+                None if error is None else _error(error),
+            )
+            if item.has_response
+            else None
         )
+        if self._held and item.handle in self._held:
+            self._held[item.handle].append((stream, response, item.is_final))
+        else:
+            stream.put(response, item.is_final)
 
     def _resolve(self, item: RemoteResponse) -> None:
         try:
@@ -253,6 +290,12 @@ def _may_bundle(request: RemoteRequest) -> bool:
     )
 
 
+def _error(error: WorkError) -> NaiadError:
+    made = NaiadError(Code[error.code], error.message, error.retry_after_s)
+    made.is_leaving = error.is_leaving
+    return made
+
+
 def _is_plain(request: InferRequest) -> bool:
     """The request has nothing but an id and inputs."""
     return not (
@@ -266,6 +309,7 @@ def _is_plain(request: InferRequest) -> bool:
         or request.timeout_us
         or request.deadline_ns
         or request.regions is not None
+        or request.admission is not None
     )
 
 
@@ -321,17 +365,25 @@ class ModelTable:
 
     def _build(self, entry: RemoteModel) -> Model:
         spec = entry.spec
+        config = ModelConfig(name=spec.name)
+        if entry.config:
+            config.ParseFromString(entry.config)
         return Model(
             spec,
-            ModelConfig(name=spec.name),
+            config,
             ModelStatistics(spec.name, spec.version),
             [],
-            RemoteScheduler(self._requests, entry.copy),
+            RemoteScheduler(self._requests, entry.copy, is_decoupled=spec.is_decoupled),
             self._arena,
         )
 
     def is_served(self, name: str, version: str) -> bool:
         return (name, version) in self._serving
+
+    def is_language_model(self, name: str) -> bool:
+        """True if OpenAI's routes may use the model here: it generates by itself."""
+        model = self._serving.get((name, LATEST))
+        return model is not None and is_language(model)
 
     def model(self, name: str, version: str) -> Model:
         """Raises NaiadError for a model that has never been here."""
@@ -358,6 +410,10 @@ class RemoteCore:
     def model(self, name: str, version: str = LATEST) -> Model:
         """Raises NaiadError for a model that has never been here."""
         return self._models.model(name, version)
+
+    def is_leaving(self, model_name: str) -> bool:
+        """Errors of the server process say so themselves."""
+        return not self._models.is_served(model_name, LATEST)
 
     def infer(self, request: InferRequest, model: Model | None = None) -> ResponseStream:
         """Raises NaiadError."""

@@ -2,8 +2,8 @@
 
 In:  the repository, whenever it may have changed. Out: a `Models` message, and the copy that serves
      a request.
-Rule: a frontend serves a model only while it does so exactly as the server would: not decoupled,
-      and not while the server traces.
+Rule: a frontend serves a model only while it does so exactly as the server would: not while the
+      server traces.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from naiad.frontend_process.messages import (
     ReceivedRequest,
     RemoteModel,
 )
+from naiad.frontends.token_estimate import is_language
 from naiad.inference import InferenceCore
 from naiad.repository.model import Model
 from naiad.repository.repository import LATEST
@@ -32,6 +33,9 @@ class Served(NamedTuple):
     """Nothing between a frontend and a worker needs to look at the tensors of a request."""
     bundle_scheduler: DynamicScheduler | None = None
     """The scheduler of the model, if it accepts bundles (naiad.core.bundle)."""
+    is_decoupled: bool = False
+    config: bytes = b""
+    """The encoded ModelConfig of a language model."""
 
 
 class ServedModels:
@@ -48,14 +52,27 @@ class ServedModels:
     def refresh(self) -> bool:
         """Reads the repository again. Returns True if `message` has changed."""
         numbers = {id(served.model): number for number, served in self._copies.items()}
+        before = self._copies
         copies: dict[int, Served] = {}
         models: list[RemoteModel] = []
         by_name: dict[tuple[str, str], int] = {}
         for key, version, model, is_latest in self._served():
             number = numbers.get(id(model)) or next(self._numbers)
-            copies[number] = Served(model, key, is_opaque(model), bundle_scheduler(model))
+            config = b""
+            if number in before:
+                config = before[number].config
+            elif is_language(model):
+                config = model.config.SerializeToString(deterministic=True)
+            copies[number] = Served(
+                model,
+                key,
+                is_opaque(model),
+                bundle_scheduler(model),
+                model.spec.is_decoupled,
+                config,
+            )
             self._names[number] = key
-            models.append(RemoteModel(key, version, is_latest, number, model.spec))
+            models.append(RemoteModel(key, version, is_latest, number, model.spec, config))
             by_name[key, str(version)] = number
             if is_latest:
                 by_name[key, LATEST] = number
@@ -73,8 +90,12 @@ class ServedModels:
             (entry.key, version, model, model is entry.latest)
             for entry in core.repository.entries()
             for version, model in entry.models.items()
-            if model.is_serving and not model.spec.is_decoupled and not model.spec.shows_api_key
+            if model.is_serving and not model.spec.shows_api_key
         ]
+
+    @property
+    def has_language_models(self) -> bool:
+        return any(entry.config for entry in self.message.models)
 
     def is_served(self, name: str, version: str) -> bool:
         return (name, version) in self._by_name
@@ -106,6 +127,8 @@ def is_opaque(model: Model) -> bool:
 
 def bundle_scheduler(model: Model) -> DynamicScheduler | None:
     scheduler = model.scheduler
+    if model.spec.is_decoupled:
+        return None
     if isinstance(scheduler, DynamicScheduler) and scheduler.accepts_bundles:
         return scheduler
     return None

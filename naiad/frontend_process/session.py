@@ -23,7 +23,8 @@ from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import Consumer, InferResponse, ResponseStream
 from naiad.core.tensor import Tensor
-from naiad.errors import NaiadError
+from naiad.errors import Code, NaiadError
+from naiad.frontend_process.entrances import Entrances
 from naiad.frontend_process.forwarded_call import ClientConnection, ForwardedCall
 from naiad.frontend_process.messages import (
     GRPC,
@@ -34,6 +35,8 @@ from naiad.frontend_process.messages import (
     BundleResponse,
     CallCancelled,
     CallCongested,
+    Caller,
+    CallFinish,
     CallHalfClosed,
     CallMessage,
     CallReply,
@@ -42,32 +45,51 @@ from naiad.frontend_process.messages import (
     Connections,
     Counted,
     Current,
+    Ended,
+    Enter,
     FromFrontend,
+    JobEntrance,
+    KeysCurrent,
+    KeyState,
     Leave,
     OpenCall,
+    Peer,
+    Rates,
     ReceivedBundle,
     ReceivedInfer,
     ReceivedRequest,
+    RefusalAudited,
+    RefusalCounted,
     RemoteResponse,
     Respond,
+    StreamFlow,
+    UnknownTokenKey,
+    content_of,
 )
 from naiad.frontend_process.outbox import Outbox
+from naiad.frontend_process.peer import RemotePeer
 from naiad.frontend_process.served_models import Served, ServedModels
 from naiad.frontends.submit import start_trace, traced
 from naiad.inference import InferenceCore
 from naiad.instances.channel import Channel
 from naiad.instances.responses import decode_tensors
 from naiad.ipc.framing import BrokenLinkError, LostDescriptorError
+from naiad.ipc.generation_call import CALL_PARAMETER
 from naiad.ipc.messages import Message
 from naiad.ipc.work import WorkError
-from naiad.keys.account import Admission
+from naiad.keys.account import Admission, LimitError, MeteredAdmission, RateFields
+from naiad.keys.guard import Guard
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
-from naiad.transport.grpc.method import Method
-from naiad.transport.grpc.status import Status
+from naiad.transport.grpc.method import MakeGate, Method
+from naiad.transport.grpc.status import STATUS, Status, retry_fields
 
 MAX_UNSENT_BYTES = 4 << 20
 """A frontend that leaves more than this unread holds back the streams that it forwards."""
+MAX_UNSENT_RESPONSE_BYTES = 256 << 10
+"""The same for responses. It is small, because what waits may all belong to one client that does
+not read, and becomes larger when it is encoded."""
 UNSENT_POLL_S = 0.01
+_OK = 200
 _CLIENT, _FRONTEND = "client", "frontend"
 """Who does not keep up with a stream."""
 
@@ -86,7 +108,10 @@ class FrontendSession:
         on_alive: Callable[[FrontendSession], None],
         on_current: Callable[[FrontendSession], None],
         on_close: Callable[[FrontendSession, str], None],
+        make_gate: MakeGate | None = None,
+        guard: Guard | None = None,
     ) -> None:
+        """`make_gate` and `guard` are None where nobody needs an API key."""
         self.place = place
         self.pid = 0
         """0 until the launcher has forked the process."""
@@ -94,6 +119,10 @@ class FrontendSession:
         """The process has started, and responds."""
         self.generation = 0
         """The state of the models that the frontend acts on."""
+        self.key_generation = 0
+        """The state of the API keys that the frontend acts on."""
+        self.on_unknown_key: Callable[[], None] | None = None
+        """Called when a signed token names an unknown key."""
         self.faults: dict[str, dict[str, int]] = {}
         self._num_sent = {HTTP: 0, GRPC: 0}
         self._connections = Connections({HTTP: 0, GRPC: 0}, {HTTP: 0, GRPC: 0})
@@ -101,6 +130,10 @@ class FrontendSession:
         self._core = core
         self._models = models
         self._methods = methods
+        self._make_gate = make_gate
+        self._entrances = None if guard is None else Entrances(guard)
+        self._rates: list[tuple[int, RateFields]] = []
+        """What the next responses say about the limits of their keys."""
         self._on_leave = on_leave
         self._on_alive = on_alive
         self._on_current = on_current
@@ -108,6 +141,12 @@ class FrontendSession:
         self._streams: dict[int, ResponseStream] = {}
         self._bundles: dict[int, Bundle] = {}
         """Handle -> the bundle, for requests that are still part of one."""
+        self._names: dict[int, str] = {}
+        """The models of requests of OpenAI's routes."""
+        self._slow: set[int] = set()
+        """The handles of requests whose clients do not keep up."""
+        self._is_congested = False
+        """The frontend does not keep up, so all streams are held back."""
         self._responses: Outbox[RemoteResponse | BundleResponse] = Outbox(
             loop, self._send_responses
         )
@@ -157,6 +196,13 @@ class FrontendSession:
         self._num_sent[endpoint] += 1
         self._channel.send(message, [descriptor])
 
+    def send_keys(self, generation: int, document: bytes, key_set: bytes) -> None:
+        """Raises NaiadError without memory for a large file."""
+        message = KeyState(generation, content_of(document), content_of(key_set))
+        self._channel.link.place(message.document)
+        self._channel.link.place(message.key_set)
+        self._channel.send(message)
+
     def drop_slots(self, ids: list[int]) -> None:
         self._channel.link.drop_slots(ids)
 
@@ -172,6 +218,8 @@ class FrontendSession:
             stream.cancel()
         for call in list(self._calls.values()):
             call.cancel()
+        if self._entrances is not None:
+            self._entrances.close()
         self._on_closed(self, reason)
 
     def _on_message(self, message: FromFrontend) -> None:
@@ -193,6 +241,8 @@ class FrontendSession:
                     log.error("no descriptors are left: a connection was lost")
                 else:
                     self._on_leave(sock, message)
+            case StreamFlow():
+                self._set_flow(message)
             case OpenCall():
                 self._open_call(message)
             case CallMessage():
@@ -212,6 +262,36 @@ class FrontendSession:
             case Current():
                 self.generation = message.generation
                 self._on_current(self)
+            case _:
+                self._on_key_message(message)
+
+    def _on_key_message(self, message: FromFrontend) -> None:
+        """Raises BrokenLinkError."""
+        entrances = self._entrances
+        if entrances is None:
+            return
+        match message:
+            case Caller():
+                entrances.on_caller(message)
+            case Enter():
+                reply = entrances.on_enter(message)
+                if reply is not None:
+                    self._channel.send(reply)
+            case Ended():
+                entrances.on_ended(message)
+            case RefusalCounted():
+                entrances.on_refusal_counted(message)
+            case RefusalAudited():
+                entrances.on_refusal_audited(message)
+            case UnknownTokenKey():
+                if self.on_unknown_key is not None:
+                    self.on_unknown_key()
+            case KeysCurrent():
+                entrances.forget_callers()
+                self.key_generation = message.generation
+                self._on_current(self)
+            case _:
+                pass
 
     # Requests.
 
@@ -238,6 +318,11 @@ class FrontendSession:
             if served is None and item.copy and not core.tracing.is_on:
                 served = self._models.current(item)
             request = self._request(item, served)
+            if item.details is not None:
+                if CALL_PARAMETER in request.parameters:
+                    self._names[handle] = request.model_name
+                if item.details.entrance is not None:
+                    consumer = self._enter(handle, request, item.details.entrance, consumer)
             if served is not None:
                 stream = core.infer_checked(request, served.model, item.start_ns)
             elif core.tracing.is_on:
@@ -246,9 +331,11 @@ class FrontendSession:
                 stream = core.infer(request)
         except NaiadError as error:
             name = self._models.name_of(item)
-            self._respond(handle, InferResponse(name, "", item.id, [], error=error), True)
+            consumer(InferResponse(name, "", item.id, [], error=error), True)
             return
         self._streams[handle] = stream
+        if self._is_congested:
+            stream.pause()
         stream.deliver_to(consumer)
 
     def _infer_bundle(self, item: ReceivedBundle) -> None:
@@ -299,6 +386,33 @@ class FrontendSession:
 
     # Requests by themselves.
 
+    def _enter(
+        self, handle: int, request: InferRequest, entrance: JobEntrance, consumer: Consumer
+    ) -> Consumer:
+        """Raises NaiadError for a key that has reached a limit, and BrokenLinkError."""
+        assert self._entrances is not None
+        try:
+            admission = self._entrances.enter(entrance)
+        except LimitError as error:
+            self._rates.append((handle, error.fields))
+            raise
+        request.identity = admission.identity
+        if not isinstance(admission, MeteredAdmission):
+            return consumer
+        has_rates = False
+
+        def consume(response: InferResponse | None, is_final: bool) -> None:
+            nonlocal has_rates
+            if not has_rates:
+                has_rates = True
+                if admission.identity.limits.has_any:
+                    self._rates.append((handle, admission.rate_fields()))
+            if is_final and not entrance.number:
+                admission.end(_OK)
+            consumer(response, is_final)
+
+        return consume
+
     def _request(self, item: ReceivedRequest, served: Served | None) -> InferRequest:
         """Raises BrokenLinkError."""
         details = item.details
@@ -334,6 +448,8 @@ class FrontendSession:
             )
         request.batch_size = item.batch_size
         request.encoded_inputs = encoded
+        if served is not None and served.is_decoupled:
+            request.accepts_encoded = True
         return request
 
     def _infer_traced(
@@ -354,14 +470,20 @@ class FrontendSession:
         return stream, traced(group, consumer, origin.trace_name)
 
     def _respond(self, handle: int, response: InferResponse | None, is_final: bool) -> None:
+        error = None if response is None else response.error
+        is_leaving = error is not None and self._is_leaving(handle, error)
         if is_final:
             self._streams.pop(handle, None)
+            if self._names:
+                self._names.pop(handle, None)
+            if self._slow:
+                self._slow.discard(handle)
         if self._channel.is_closed:
             return
         if response is None:
             self._responses.add(RemoteResponse(handle, is_final, False))
             return
-        outputs, error, is_inline = response.outputs, response.error, True
+        outputs, is_inline = response.outputs, True
         # The outputs of a request that came encoded are encoded, too.
         for tensor in outputs if outputs.__class__ is list else ():
             if len(tensor.data) > INLINE_MAX_BYTES:
@@ -381,12 +503,20 @@ class FrontendSession:
                 response.model_version,
                 outputs,
                 response.parameters,
-                None if error is None else WorkError.of(error),
+                None if error is None else _work_error(error, is_leaving=is_leaving),
                 is_inline,
             )
         )
 
+    def _is_leaving(self, handle: int, error: NaiadError) -> bool:
+        """Only OpenAI's routes need to know."""
+        name = self._names.get(handle)
+        return name is not None and error.code is Code.UNAVAILABLE and self._core.is_leaving(name)
+
     def _send_responses(self, responses: list[RemoteResponse | BundleResponse]) -> None:
+        if self._rates:
+            rates, self._rates = self._rates, []
+            self._channel.send(Rates(rates))
         singles: list[RemoteResponse] = []
         bundles: list[BundleResponse] = []
         for item in responses:
@@ -395,6 +525,35 @@ class FrontendSession:
             else:
                 singles.append(item)
         self._channel.send(Respond(singles, bundles))
+        if self._channel.unsent_bytes > MAX_UNSENT_RESPONSE_BYTES and not self._is_congested:
+            self._is_congested = True
+            for stream in list(self._streams.values()):
+                stream.pause()
+            self._loop.call_later(UNSENT_POLL_S, self._end_congestion)
+
+    # Streams.
+
+    def _set_flow(self, message: StreamFlow) -> None:
+        stream = self._streams.get(message.handle)
+        if stream is None:
+            return
+        if message.is_paused:
+            self._slow.add(message.handle)
+        else:
+            self._slow.discard(message.handle)
+        stream.pause(message.is_paused or self._is_congested)
+
+    def _end_congestion(self) -> None:
+        """The frontend has read what it was sent, or most of it: streams go on, except those whose
+        clients do not keep up."""
+        if self._channel.is_closed:
+            return
+        if self._channel.unsent_bytes > MAX_UNSENT_RESPONSE_BYTES // 2:
+            self._loop.call_later(UNSENT_POLL_S, self._end_congestion)
+            return
+        self._is_congested = False
+        for handle, stream in list(self._streams.items()):
+            stream.pause(handle in self._slow)
 
     # Calls.
 
@@ -405,7 +564,22 @@ class FrontendSession:
             self._clients[message.connection] = client
         client.num_calls += 1
         method = self._methods[message.path.encode()]
-        self._calls[message.call] = ForwardedCall(self, client, method, message)
+        gate = admission = peer = None
+        if self._make_gate is not None:
+            peer = RemotePeer(message.peer or Peer())
+            gate = self._make_gate(method, message.metadata)
+            if gate is not None:
+                entrance = gate.enter(peer) if method.stream is None else gate.check(peer)
+                if isinstance(entrance, NaiadError):
+                    self._forget_client(client)
+                    fields = list(retry_fields(entrance))
+                    status = STATUS[entrance.code]
+                    self.send(CallFinish(message.call, status, entrance.message, fields))
+                    return
+                admission = entrance
+        self._calls[message.call] = ForwardedCall(
+            self, client, method, message, gate, admission, peer
+        )
 
     def _on_call_message(self, message: CallMessage) -> None:
         call = self._calls.get(message.call)
@@ -465,10 +639,13 @@ class FrontendSession:
         call = self._calls.pop(number, None)
         if call is not None:
             self._progressed.discard(call)
-            client = call.client
-            client.num_calls -= 1
-            if not client.num_calls:
-                self._clients.pop(client.number, None)
+            self._forget_client(call.client)
+
+    def _forget_client(self, client: ClientConnection) -> None:
+        """One of the client's calls has ended."""
+        client.num_calls -= 1
+        if not client.num_calls:
+            self._clients.pop(client.number, None)
 
     def note_progress(self, call: ForwardedCall) -> None:
         if call.handler is None:
@@ -481,6 +658,10 @@ class FrontendSession:
         calls, self._progressed = self._progressed, set()
         for call in calls:
             call.report_idle()
+
+
+def _work_error(error: NaiadError, *, is_leaving: bool) -> WorkError:
+    return WorkError(error.code.name, error.message, error.retry_after_s, is_leaving)
 
 
 class _TracedOrigin:

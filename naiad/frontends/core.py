@@ -25,6 +25,15 @@ class Inference(FastInference, Protocol):
     """Looks models up and runs requests, with and without validation."""
 
 
+class Generation(Inference, Protocol):
+    """Runs requests of OpenAI's routes."""
+
+    def is_leaving(self, model_name: str) -> bool:
+        """True if the server stops, or if the model does not serve: an error that says
+        "unavailable" does not mean overload then."""
+        ...
+
+
 class Health(Protocol):
     """Tells whether the server and its models serve."""
 
@@ -74,7 +83,7 @@ class ModelControl(Protocol):
     async def unload_model(self, name: str, *, unload_dependents: bool) -> None: ...
 
 
-class Core(Inference, Health, Information, ModelControl, Protocol):
+class Core(Generation, Health, Information, ModelControl, Protocol):
     """Everything that an endpoint may ask for."""
 
     @property

@@ -96,6 +96,7 @@ def _authorize(
 ) -> None:
     """Raises NaiadError for a model that the key may not see, and for tokens beyond its limits."""
     identity = request.identity = admission.identity
+    request.admission = admission
     admission.note_model(request.model_name)
     if not identity.may_see(request.model_name):
         raise unknown_model(request.model_name)

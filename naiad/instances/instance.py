@@ -52,6 +52,7 @@ from naiad.ipc.messages import (
     Control,
     DirectCalls,
     EncodedExecuted,
+    EncodedGroup,
     Executed,
     LogLine,
     Metric,
@@ -399,6 +400,8 @@ class Instance:
             case ResponseGroup():
                 for item in message.items:
                     self._responses.on_response(item)
+            case EncodedGroup():
+                self._responses.on_encoded_group(message)
             case Pong():
                 self._heartbeat.on_pong(message)
             case LogLine():

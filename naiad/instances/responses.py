@@ -22,7 +22,13 @@ from naiad.instances.in_flight import Batch, InFlight, OnExecuted, OpenJob
 from naiad.instances.instance_plan import InstancePlan
 from naiad.instances.observers import Observers
 from naiad.ipc.framing import BrokenLinkError
-from naiad.ipc.messages import EncodedExecuted, Executed, Response, ToServer
+from naiad.ipc.messages import (
+    EncodedExecuted,
+    EncodedGroup,
+    Executed,
+    Response,
+    ToServer,
+)
 from naiad.ipc.work import WorkError, WorkResponse
 
 decode_tensors = msgspec.msgpack.Decoder(list[Tensor]).decode
@@ -234,6 +240,42 @@ class Responses:
         job.stream.put(failed, True)
 
     # The responses of a response sender.
+
+    def on_encoded_group(self, message: EncodedGroup) -> None:
+        """The responses of one step. Those of requests that a frontend process waits for are passed
+        on without a look at their outputs. Raises BrokenLinkError."""
+        jobs, now_ns = self._in_flight.jobs, time.monotonic_ns()
+        name, version = self._plan.model_name, self._plan.model_version
+        is_plain = message.is_inline and self._plan.is_decoupled
+        for item in message.items:
+            response = item.response
+            entry = jobs.get(item.handle)
+            if (
+                is_plain
+                and entry is not None
+                and entry.num_responses
+                and response is not None
+                and response.error is None
+                and not item.is_final
+                and entry.job.request.accepts_encoded
+            ):
+                self._count_response(entry, cast(WorkResponse, response), now_ns)
+                job = entry.job
+                job.stream.put(
+                    InferResponse(
+                        name,
+                        version,
+                        job.request.id,
+                        cast("list[Tensor]", response.outputs),
+                        response.parameters,
+                    ),
+                    False,
+                )
+            else:
+                if response is not None:
+                    outputs: Any = decode_tensors(response.outputs)
+                    response.outputs = outputs
+                self.on_response(cast(Response, item))
 
     def on_response(self, message: Response) -> None:
         response = message.response

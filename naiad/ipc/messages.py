@@ -187,6 +187,21 @@ class ResponseGroup(Message, tag=43):
     """Responses to several requests: what one step of a language model made for each of them."""
 
     items: list[Response]
+    is_inline: bool = False
+    """No tensor of the responses is in shared memory."""
+
+
+class EncodedItem(Message, tag=35):
+    handle: int
+    response: EncodedResponse | None
+    is_final: bool
+
+
+class EncodedGroup(Message, tag=43):
+    """`ResponseGroup`, as a server with frontend processes receives it."""
+
+    items: list[EncodedItem]
+    is_inline: bool = False
 
 
 class StartCall(Message, tag=36):
@@ -285,7 +300,7 @@ ToEncodingServer: TypeAlias = (
     | Failed
     | EncodedExecuted
     | Response
-    | ResponseGroup
+    | EncodedGroup
     | StartCall
     | CancelCall
     | CallFlow
@@ -296,7 +311,7 @@ ToEncodingServer: TypeAlias = (
     | Returned
     | DirectCalls
 )
-"""The same messages where the responses of a batch stay encoded."""
+"""The same messages where the responses of a batch or of a step stay encoded."""
 
 
 # Server to template, and back.

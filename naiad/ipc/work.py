@@ -68,6 +68,8 @@ class WorkError(msgspec.Struct, array_like=True):
     message: str
     retry_after_s: int | None = None
     """Set when the same request may succeed later, e.g. when an engine's own queue is full."""
+    is_leaving: bool = False
+    """The server stops, or the model does not serve: there is no point in trying again soon."""
 
     @classmethod
     def of(cls, error: NaiadError) -> WorkError:

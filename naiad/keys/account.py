@@ -66,6 +66,8 @@ class EntranceFacts(NamedTuple):
     api: str = ""
     model_name: str = ""
     address: str = ""
+    counts_tokens: bool = False
+    """The endpoint reports the tokens of the request."""
 
 
 class LimitError(NaiadError):
@@ -87,9 +89,16 @@ class Admission:
     __slots__ = ("identity",)
     needs_tokens = False
     """True if the tokens of the request must be reserved before it starts."""
+    is_undecided = False
+    """True while another process must decide whether the key has reached a limit: nothing may be
+    sent before `decide` has called back."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
+
+    def rate_fields(self) -> RateFields:
+        """Returns what is left of the limits, as the x-ratelimit headers show it."""
+        return []
 
     def header_lines(self) -> bytes:
         """Header lines for an HTTP response that tell the client what is left of its limits."""
@@ -98,6 +107,10 @@ class Admission:
     def trailer_fields(self) -> list[tuple[bytes, bytes]]:
         """Returns the limits for a gRPC response."""
         return []
+
+    def decide(self, then: Callable[[LimitError | None], None]) -> None:
+        """Calls `then` with the refusal, or with None if the request has been let in."""
+        then(None)
 
     def note_model(self, name: str) -> None:
         """The request is for this model, which its head did not name."""
@@ -145,11 +158,14 @@ class MeteredAdmission(Admission):
     def needs_tokens(self) -> bool:  # type: ignore[override]
         return self._account.limits.has_tokens and not self._reserved
 
+    def rate_fields(self) -> RateFields:
+        return self._account.rate_fields()
+
     def header_lines(self) -> bytes:
-        return render_lines(self._account.rate_fields())
+        return render_lines(self.rate_fields())
 
     def trailer_fields(self) -> list[tuple[bytes, bytes]]:
-        return [(name.encode(), b"%d" % value) for name, value in self._account.rate_fields()]
+        return render_fields(self.rate_fields())
 
     def note_model(self, name: str) -> None:
         self.model_name = name
@@ -313,13 +329,16 @@ class Accounts:
         if account is None:
             if len(self._accounts) >= self._sweep_at:
                 self._forget_idle()
-            account = Account(identity, self._clock_s, self._on_end, self._part)
+            account = self._open(identity)
             self._accounts[identity.key_id] = account
             if self.on_new is not None:
                 self.on_new(account)
         elif account.key_limits is not identity.limits:
             account.set_limits(identity.limits)
         return account
+
+    def _open(self, identity: Identity) -> Account:
+        return Account(identity, self._clock_s, self._on_end, self._part)
 
     def _forget_idle(self) -> None:
         """Signed tokens can name any number of subjects. An account without requests, tokens or an
@@ -339,6 +358,10 @@ class Accounts:
 def _has_failed(status: int) -> bool:
     """True for an error, of HTTP or of gRPC, that is not the client's leaving."""
     return 1 < status < 100 or (status >= 400 and status != 499)
+
+
+def render_fields(fields: RateFields) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), b"%d" % value) for name, value in fields]
 
 
 def render_lines(fields: RateFields) -> bytes:

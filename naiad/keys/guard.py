@@ -79,6 +79,26 @@ class Guard:
 
         return CertificateGate(build) if credential is None else build(credential)
 
+    def enter(self, identity: Identity, facts: EntranceFacts) -> Admission | NaiadError:
+        """One more request of a key that may send it. The error is a limit that the key has
+        reached."""
+        account = self.accounts.of(identity)
+        if account.is_plain and not facts.counts_tokens:
+            account.num_requests += 1
+            return Admission(identity)
+        entered = account.admit(identity, facts)
+        if isinstance(entered, NaiadError):
+            self.refuse(account, identity.key_id, facts, entered)
+        return entered
+
+    def refuse(
+        self, account: Account | None, key_id: str, facts: EntranceFacts, error: NaiadError
+    ) -> None:
+        """Counts a request that is refused. `account` is None if it has no valid key."""
+        self.accounts.count_refusal(account, error.code)
+        if self.on_refused is not None:
+            self.on_refused(key_id, facts, error)
+
     def identify(self, header: Callable[[str], bytes | None]) -> Finding | None:
         """Returns the owner of a request's key, for pages that are open to everybody. None without
         a key."""
@@ -169,16 +189,13 @@ class Gate:
         return self._refuse(entered, peer) if isinstance(entered, NaiadError) else entered
 
     def _refuse(self, error: NaiadError, peer: BaseTransport | None) -> NaiadError:
-        guard, account = self._guard, self._account
-        guard.accounts.count_refusal(account, error.code)
-        if guard.on_refused is not None:
-            guard.on_refused(self._key_id, self._facts(peer), error)
+        self._guard.refuse(self._account, self._key_id, self._facts(peer), error)
         return error
 
     def _facts(self, peer: BaseTransport | None) -> EntranceFacts:
         """The address is looked up only where the audit log needs it."""
         address = _address(peer) if self._guard.on_refused is not None else ""
-        return EntranceFacts(self._api, self._model_name, address)
+        return EntranceFacts(self._api, self._model_name, address, self._counts_tokens)
 
     def enter_fast(
         self, peer: BaseTransport | None = None, model_name: str = ""

@@ -55,6 +55,10 @@ class KeyTable:
         self._subjects: dict[str, _Record] = {}
         """Keyed by the names of clients' certificates."""
         self._sessions = Sessions(clock_s)
+        self.document = KeyDocument()
+        """What was read from the key file."""
+        self.on_change: Callable[[], None] | None = None
+        """Called after every change."""
         self.find_token: Callable[[Credential], Finding] | None = None
         """Finds the sender of a signed token; None where nobody issues tokens."""
         scopes = frozenset(SCOPES) - {KEYS}
@@ -67,6 +71,7 @@ class KeyTable:
         return len(self._records) + len(self._static)
 
     def replace(self, document: KeyDocument) -> None:
+        self.document = document
         self._records = {key.id: _record(key) for key in document.keys}
         # A revoked key only keeps a subject that no other key has.
         ordered = sorted(document.keys, key=lambda key: key.revoked_at is None)
@@ -78,12 +83,21 @@ class KeyTable:
     def change(self) -> None:
         """Every Finding that somebody keeps must be asked for again."""
         self.generation += 1
+        if self.on_change is not None:
+            self.on_change()
 
     def identities(self) -> list[Identity]:
         """Returns the identities of all keys, whether they are valid or not."""
         return [record.identity for record in self._records.values()] + [
             identity for _, identity in self._static
         ]
+
+    def identity(self, key_id: str) -> Identity | None:
+        """Returns None if no key of the file or of the command line has this id."""
+        record = self._records.get(key_id)
+        if record is not None:
+            return record.identity
+        return next((each for _, each in self._static if each.key_id == key_id), None)
 
     def find(self, credential: Credential) -> Finding:
         """Compares in constant time, also for ids that do not exist."""

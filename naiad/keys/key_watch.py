@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from naiad import log
@@ -33,6 +33,8 @@ class KeyWatch:
         self.num_failures = 0
         self.on_read: Callable[[], None] | None = None
         """Called after the table has followed the file."""
+        self.publish: Callable[[], Awaitable[None]] | None = None
+        """Returns when every process of the server acts on the table."""
         self._stamp: _Stamp | None = None
         self._is_due = asyncio.Event()
 
@@ -51,9 +53,12 @@ class KeyWatch:
         return await asyncio.get_running_loop().run_in_executor(None, self.file.read)
 
     async def change(self, edit: Callable[[KeyDocument], KeyDocument]) -> KeyDocument:
-        """Changes the file, and the table with it. `edit` runs in a thread. Raises NaiadError."""
+        """Changes the file, and the table of every process with it. `edit` runs in a thread. Raises
+        NaiadError."""
         document = await asyncio.get_running_loop().run_in_executor(None, self.file.change, edit)
         self.table.replace(document)
+        if self.publish is not None:
+            await self.publish()
         return document
 
     async def run(self) -> None:

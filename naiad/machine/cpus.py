@@ -1,4 +1,5 @@
-"""Which CPUs this process may use: its affinity, and the quota of its control groups."""
+"""Which CPUs this process may use: its affinity, the quota of its control groups, and the NUMA
+nodes of the machine."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from pathlib import Path
 
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
+NODES = Path("/sys/devices/system/node")
 
 
 def usable_cpus() -> int:
@@ -30,6 +32,27 @@ def choose_cores(cores: Sequence[int], count: int, name: str, index: int) -> lis
     spread over the machine, and a restart chooses the same cores."""
     start = zlib.crc32(name.encode()) + index * count
     return sorted({cores[(start + offset) % len(cores)] for offset in range(count)})
+
+
+def largest_node_cpus() -> int:
+    """The most CPUs of the affinity mask that belong to one NUMA node. All of them where the
+    machine does not tell its nodes."""
+    allowed = os.sched_getaffinity(0)
+    counts = [
+        len(allowed.intersection(_parse_list(path.read_text())))
+        for path in NODES.glob("node[0-9]*/cpulist")
+    ]
+    return max(counts, default=0) or len(allowed)
+
+
+def _parse_list(text: str) -> set[int]:
+    """Reads `0-3,8,10-11`."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit():
+            cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
 
 
 def quota_cpus() -> float | None:

@@ -101,7 +101,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         SERVER(
             "Number of processes that receive, decode and encode inference requests and responses. "
             "One process schedules them all. 0 chooses the number from the CPUs that the server "
-            "may use: 1 where there are fewer than 8. With API keys, 1 is used.",
+            "may use: 1 where there are fewer than 8.",
             parse=count,
             is_extension=True,
         ),
@@ -871,7 +871,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         MEMORY(
             "Setting of a host policy: numa-node=N or cpu-cores=0-3. An instance follows the "
             "policy that its instance group names, or else the policy of its kind: cpu, model, "
-            "gpu_0, gpu_1, ... May be repeated.",
+            "gpu_0, gpu_1, ... Frontend processes follow frontend_0, frontend_1, ..., or else "
+            "frontend. May be repeated.",
             parse=compound.host_policy,
             metavar="NAME,SETTING=VALUE",
         ),

@@ -1,8 +1,9 @@
-"""Applies a host policy in the worker: on which CPU cores its threads run, and from which NUMA node
-its memory comes.
+"""Applies a host policy in a worker or a frontend process: on which CPU cores its threads run, and
+from which NUMA node its memory comes.
 
-It is applied before the model is imported, and again before it is loaded, because the model may
-have started threads meanwhile. Threads and processes that it starts later inherit both settings.
+In a worker it is applied before the model is imported, and again before it is loaded, because the
+model may have started threads meanwhile. Threads and processes that it starts later inherit both
+settings.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 def apply_host_policy(arguments: LoadArguments) -> str:
     """Returns what could not be applied on this machine, as text; empty when everything was. Raises
     NaiadError for cores or a node that the machine does not have."""
-    if arguments.cpu_cores:
-        _run_on(arguments.cpu_cores)
-    return "" if arguments.numa_node is None else _allocate_on(arguments.numa_node)
+    return apply_place(arguments.cpu_cores, arguments.numa_node)
+
+
+def apply_place(cpu_cores: list[int], numa_node: int | None) -> str:
+    """Does the same. No cores and no node have no effect."""
+    if cpu_cores:
+        _run_on(cpu_cores)
+    return "" if numa_node is None else _allocate_on(numa_node)
 
 
 def _run_on(cores: list[int]) -> None:

@@ -33,7 +33,7 @@ from naiad.ipc.work import (
 )
 from naiad.metrics.operation import MetricOperation
 from naiad.worker.calls import WorkerCalls
-from naiad.worker.channel import Event, WorkerChannel
+from naiad.worker.channel import Event, WorkerChannel, all_inline
 from naiad.worker.direct_calls import LentInstance
 from naiad.worker.running_call import DoneCall, RunningCall
 
@@ -90,11 +90,9 @@ class WorkerRuntime:
                     self.close(handle)
                 items.append(Response(handle, response, is_final))
         if items:
+            outputs = [item.response.outputs for item in items if item.response is not None]
             try:
-                self._channel.send_many(
-                    ResponseGroup(items),
-                    [item.response.outputs for item in items if item.response is not None],
-                )
+                self._channel.send_many(ResponseGroup(items, all_inline(outputs)), outputs)
             except NaiadError as error:
                 failed = WorkResponse(error=WorkError.of(error))
                 self._channel.send(

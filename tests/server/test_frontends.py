@@ -212,20 +212,23 @@ def test_few_grpc_connections_are_spread(server: Server) -> None:
         channel.close()
 
 
-def test_many_idle_connections_are_spread(server: Server) -> None:
-    count = 1000
-    clients = [socket.create_connection(("127.0.0.1", server.grpc_port)) for _ in range(count)]
+def test_many_idle_connections_are_spread(server: Server, connect: Connect) -> None:
+    count = int(os.environ.get("NAIAD_IDLE_CONNECTIONS", "1000")) // 2
+    idle = [socket.create_connection(("127.0.0.1", server.grpc_port)) for _ in range(count)]
+    clients = connect(server, count)
+    for client in clients:
+        assert client.infer() == "first"
 
-    def are_spread() -> bool:
+    def are_spread(port: int) -> bool:
         """A connection counts twice for a moment while a frontend reports it."""
-        numbers = [num_sockets(pid, server.grpc_port) for pid in frontends(server)]
+        numbers = [num_sockets(pid, port) for pid in frontends(server)]
         return sum(numbers) == count and min(numbers) >= 0.48 * count
 
-    eventually(are_spread, "each frontend has about half of the connections")
-    client = Client(server)
-    assert client.infer() == "first"
-    client.close()
-    for sock in clients:
+    for port in (server.grpc_port, server.http_port):
+        eventually(lambda port=port: are_spread(port), "each frontend has about half of them")  # type: ignore[misc]
+    assert {client.infer() for client in clients[::50]} == {"first"}
+    assert success_count(server) == count + len(clients[::50])
+    for sock in idle:
         sock.close()
 
 
@@ -419,6 +422,23 @@ def test_a_killed_worker_fails_only_its_own_requests(server: Server) -> None:
     assert success_count(server) == load.num_ok + 1
 
 
+def test_a_stopped_worker_holds_up_only_its_own_requests(server: Server, connect: Connect) -> None:
+    pid = Control(server).pid("word")
+    held, *others = connect(server, 5)
+    assert held.infer() == "first"
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        held.connection.request("POST", "/v2/models/word/infer", ANY)
+        for _ in range(10):
+            assert {client.infer("other") for client in others} == {"other"}
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    response = held.connection.getresponse()
+    assert (response.status, b'"first ' in response.read()) == (200, True)
+    assert success_count(server) == 3
+    assert success_count(server, "other") == 40
+
+
 def test_a_reload_under_load_reaches_every_process(
     server: Server, folder: Path, connect: Connect
 ) -> None:
@@ -494,6 +514,23 @@ def test_tls_connections_send_requests_of_every_kind(folder: Path, tmp_path: Pat
             ),
             "the server sees that the connection has ended",
         )
+
+
+def test_host_policies_pin_frontends(folder: Path) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    flags = [
+        "--frontend-processes=2",
+        f"--host-policy=frontend,cpu-cores={cores[0]}",
+        f"--host-policy=frontend_1,cpu-cores={cores[-1]}",
+    ]
+    with naiad([str(folder)], flags) as server:
+        eventually(lambda: len(frontends(server)) == 2, "both frontends run")
+        pinned = sorted(list(os.sched_getaffinity(pid)) for pid in frontends(server))
+        assert pinned == [[cores[0]], [cores[-1]]]
+        assert sorted(os.sched_getaffinity(server.pid)) == cores
+        client = Client(server)
+        assert client.infer() == "first"
+        client.close()
 
 
 def test_two_more_frontends_need_little_memory(server: Server, folder: Path) -> None:

@@ -17,7 +17,6 @@ from naiad.frontends.core import Core
 from naiad.frontends.http.browser_check import BrowserCheck
 from naiad.frontends.http.cors import Cors
 from naiad.frontends.http.gateway import GatewayRoutes
-from naiad.frontends.http.generate import GenerateRoute
 from naiad.frontends.http.infer_routes import MODEL_PATH, InferRoutes, Leaves
 from naiad.frontends.http.keys import KeyRoutes
 from naiad.frontends.http.load_report import Gauges
@@ -29,17 +28,15 @@ from naiad.frontends.http.routes import (
     Names,
     RouteTable,
     control,
-    oversize_json_message,
     simple,
 )
 from naiad.frontends.http.settings import SettingRoutes
 from naiad.frontends.http.shared_memory import SharedMemoryRoutes
 from naiad.frontends.http.welcome import welcome
-from naiad.frontends.openai.frontend import OpenAiRoutes
+from naiad.frontends.openai.frontend import LeavesAtHead, OpenAiRoutes
 from naiad.frontends.side_thread import SideThread
 from naiad.keys.api_class import (
     HEALTH,
-    INFERENCE,
     LOGGING,
     METADATA,
     MODEL_CONFIG,
@@ -53,8 +50,6 @@ from naiad.keys.guard import Guard
 from naiad.keys.key_watch import KeyWatch
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
-from naiad.transport.http1.head import Head
-from naiad.transport.http1.route import Route
 
 _REPOSITORY = r"/v2/repository(?:/(?P<repository>[^/]+))?"
 _TRACED = r"/v2(?:/models/(?P<model>[^/]+))?"
@@ -72,16 +67,17 @@ class HttpFrontend:
         render_metrics: Callable[[], bytes] | None = None,
         more: Sequence[Entry] = (),
         leaves: Leaves | None = None,
+        leaves_openai: LeavesAtHead | None = None,
     ) -> None:
         """`gauges` reads what models show on the metrics page. `guard` is None where nobody needs
         an API key, `key_watch` where there is no key file, `render_metrics` where the server shows
-        no metrics. `more` are routes of the layers above. `leaves` tells which inference requests
-        other processes serve; None means that this one serves all."""
+        no metrics. `more` are routes of the layers above. `leaves` and `leaves_openai` tell which
+        inference requests other processes serve; None means that this one serves all."""
         self._core = core
         self._options = options
-        self._gauges = gauges
         self._side_thread = SideThread()
-        self._infer = InferRoutes(core, options, self._side_thread, guard, leaves)
+        self._infer = InferRoutes(core, options, self._side_thread, guard, leaves, gauges)
+        self._leaves_openai = leaves_openai
         self._repository = RepositoryRoutes(core, self._side_thread)
         self._memory = SharedMemoryRoutes(core.regions)
         self._keys = KeyRoutes(key_watch)
@@ -104,9 +100,7 @@ class HttpFrontend:
         metadata, repository, memory = MetadataRoutes(self._core), self._repository, self._memory
         settings = SettingRoutes(self._core)
         return [
-            self._infer.entry(),
-            Entry("POST", MODEL_PATH + "/generate", INFERENCE, self._generate),
-            Entry("POST", MODEL_PATH + "/generate_stream", INFERENCE, self._generate_stream),
+            *self._infer.entries(),
             Entry("GET", "/", PAGE, welcome(has_console=has_console)),
             Entry("GET", "/v2/health/live", HEALTH, simple(metadata.live)),
             Entry("GET", "/v2/health/ready", HEALTH, simple(metadata.ready)),
@@ -148,7 +142,9 @@ class HttpFrontend:
             Entry("POST", _TRACED + "/trace/setting", TRACE, control(settings.update_trace)),
             *self._gateway.entries(),
             *self._keys.entries(),
-            *OpenAiRoutes(self._core, self._options, self._side_thread).entries(),
+            *OpenAiRoutes(
+                self._core, self._options, self._side_thread, self._leaves_openai
+            ).entries(),
         ]
 
     def protocol_factory(self) -> Http1Connection:
@@ -182,32 +178,6 @@ class HttpFrontend:
     def plans(self) -> HttpPlans | None:
         """The plans of the fast path; None where it is switched off."""
         return self._infer.plans
-
-    # Routes that read more of the head than the path.
-
-    def _generate(self, head: Head, names: Names) -> Route:
-        return self._generate_route(head, names, is_stream=False)
-
-    def _generate_stream(self, head: Head, names: Names) -> Route:
-        return self._generate_route(head, names, is_stream=True)
-
-    def _generate_route(self, head: Head, names: Names, *, is_stream: bool) -> Route:
-        route = GenerateRoute(
-            self._core,
-            head,
-            names["model"],
-            names["version"],
-            self._options.max_input_size,
-            self._infer.forward,
-            self._gauges,
-            self._side_thread,
-            is_stream=is_stream,
-        )
-        return Route(
-            route.handle,
-            max_body_bytes=self._options.max_json_size,
-            oversize_message=oversize_json_message,
-        )
 
 
 def _no_statistics(names: Names) -> NaiadError:

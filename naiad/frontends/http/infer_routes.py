@@ -1,4 +1,5 @@
-"""The routes of POST /v2/models/M/infer: one InferRoute per distinct request head.
+"""The routes of POST /v2/models/M/infer, /generate and /generate_stream: one route per distinct
+request head.
 
 The HTTP endpoint of the server process and those of frontend processes share this file.
 """
@@ -12,9 +13,11 @@ from naiad.core.request import ParameterValue
 from naiad.fastpath.http_plans import HttpPlans
 from naiad.frontends.core import Inference
 from naiad.frontends.header_forward import HeaderForward
+from naiad.frontends.http.generate import GenerateRoute
 from naiad.frontends.http.infer import InferRoute
+from naiad.frontends.http.load_report import Gauges
 from naiad.frontends.http.options import HttpOptions
-from naiad.frontends.http.routes import Entry, Names
+from naiad.frontends.http.routes import Entry, Names, oversize_json_message
 from naiad.frontends.side_thread import SideThread
 from naiad.keys.api_class import INFERENCE
 from naiad.keys.guard import Guard
@@ -37,9 +40,11 @@ class InferRoutes:
         side_thread: SideThread,
         guard: Guard | None = None,
         leaves: Leaves | None = None,
+        gauges: Gauges | None = None,
     ) -> None:
         """`guard` is None where nobody needs an API key, `leaves` where this process serves all
-        requests."""
+        requests, `gauges` where responses have no load report."""
+        self._gauges = gauges
         self._core = core
         self._options = options
         self._side_thread = side_thread
@@ -53,8 +58,12 @@ class InferRoutes:
         forwarded."""
         self.plans = HttpPlans() if options.fast_paths else None
 
-    def entry(self) -> Entry:
-        return Entry("POST", INFER_PATH, INFERENCE, self._build)
+    def entries(self) -> list[Entry]:
+        return [
+            Entry("POST", INFER_PATH, INFERENCE, self._build),
+            Entry("POST", MODEL_PATH + "/generate", INFERENCE, self._build_generate),
+            Entry("POST", MODEL_PATH + "/generate_stream", INFERENCE, self._build_generate_stream),
+        ]
 
     def _build(self, head: Head, names: Names) -> Route:
         name, version = names["model"], names["version"]
@@ -74,6 +83,35 @@ class InferRoutes:
             body_buffer=infer.body_buffer,
             oversize_message=raw_request.oversize_message if infer.is_raw else None,
         )
+        return self._leaving(route, head, name, version)
+
+    def _build_generate(self, head: Head, names: Names) -> Route:
+        return self._generate_route(head, names, is_stream=False)
+
+    def _build_generate_stream(self, head: Head, names: Names) -> Route:
+        return self._generate_route(head, names, is_stream=True)
+
+    def _generate_route(self, head: Head, names: Names, *, is_stream: bool) -> Route:
+        name, version = names["model"], names["version"]
+        generate = GenerateRoute(
+            self._core,
+            head,
+            name,
+            version,
+            self._options.max_input_size,
+            self.forward,
+            self._gauges,
+            self._side_thread,
+            is_stream=is_stream,
+        )
+        route = Route(
+            generate.handle,
+            max_body_bytes=self._options.max_json_size,
+            oversize_message=oversize_json_message,
+        )
+        return self._leaving(route, head, name, version)
+
+    def _leaving(self, route: Route, head: Head, name: str, version: str) -> Route:
         leaves = self._leaves
         if leaves is not None:
             route.leaves = lambda connection: leaves(connection, head, name, version)

@@ -10,11 +10,11 @@ import re
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, not_found
-from naiad.frontends.core import Core
+from naiad.frontends.core import Core, Generation
 from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.http.response import respond_openai_error
 from naiad.frontends.http.routes import (
@@ -56,6 +56,7 @@ from naiad.protocol.openai.error import OpenAiError, bad_request, from_core, unk
 from naiad.protocol.openai.response import ResponseWriter
 from naiad.protocol.openai.response_writer import GenerationWriter
 from naiad.protocol.v2.json_split import check_size
+from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import JSON_TYPE
@@ -69,14 +70,26 @@ _MODEL = r"/v1/models/(?P<model>.+)"
 _CHAT_PARAMS = param_names(ChatBody)
 _COMPLETION_PARAMS = param_names(CompletionBody)
 _RESPONSES_PARAMS = param_names(ResponsesBody)
+LeavesAtHead: TypeAlias = Callable[[Http1Connection, Head], bool]
+"""(connection, head) -> True if another process serves the request."""
+LeavesWith: TypeAlias = Callable[[Exchange, str], bool]
+"""(exchange, model) -> True if another process serves the request, and now has its connection."""
 
 
 class OpenAiRoutes:
-    def __init__(self, core: Core, options: HttpOptions, side_thread: SideThread) -> None:
-        self._side_thread = side_thread
+    def __init__(
+        self,
+        core: Core,
+        options: HttpOptions,
+        side_thread: SideThread,
+        leaves: LeavesAtHead | None = None,
+    ) -> None:
+        """`leaves` tells which requests for text other processes serve; None means that this one
+        serves all."""
         self._core = core
-        self._options = options
         self._models = ModelRoutes(core, int(time.time()))
+        self._generation = GenerationRoutes(core, options, side_thread, leaves)
+        self._embeddings = EmbeddingRoutes(core, options, side_thread)
 
     def entries(self) -> list[Entry]:
         """The last entries match every other path under /v1, so that those errors have OpenAI's
@@ -101,17 +114,8 @@ class OpenAiRoutes:
 
     def _known_entries(self) -> list[Entry]:
         return [
-            Entry("POST", "/v1/chat/completions", INFERENCE, self._guarded(ChatBody, self._chat)),
-            Entry(
-                "POST",
-                "/v1/completions",
-                INFERENCE,
-                self._guarded(CompletionBody, self._completion),
-            ),
-            Entry("POST", "/v1/responses", INFERENCE, self._guarded(ResponsesBody, self._response)),
-            Entry(
-                "POST", "/v1/embeddings", INFERENCE, self._guarded(EmbeddingBody, self._embedding)
-            ),
+            *self._generation.entries(),
+            *self._embeddings.entries(),
             Entry("GET", "/health/ready", HEALTH, simple(self._ready)),
             Entry("GET", "/v1/models", METADATA, simple(self._models.list)),
             Entry("GET", _MODEL, METADATA, simple(self._models.show), _no_model),
@@ -124,9 +128,24 @@ class OpenAiRoutes:
         else:
             exchange.respond(400, JSON_TYPE, _NOT_READY)
 
-    def _guarded(self, kind: type[Body], handle: Callable[[Exchange, Body], None]) -> RouteBuilder:
+
+class BodyRoutes:
+    """Decodes the JSON body of a request before its handler runs."""
+
+    def __init__(
+        self, options: HttpOptions, side_thread: SideThread, leaves: LeavesWith | None = None
+    ) -> None:
+        """`leaves` tells which requests another process serves; None means that this one serves
+        all."""
+        self._options = options
+        self._side_thread = side_thread
+        self._leaves = leaves
+
+    def guarded(self, kind: type[Body], handle: Callable[[Exchange, Body], None]) -> RouteBuilder:
         def run(exchange: Exchange, body: Body) -> None:
             if exchange.is_disconnected:
+                return
+            if self._leaves is not None and self._leaves(exchange, body.model):
                 return
             try:
                 handle(exchange, body)
@@ -189,6 +208,47 @@ class OpenAiRoutes:
         decompressed = partial(decompress, exchange.body, encoding, max_bytes, option=option)
         return decompressed() if account is None else account.produce(decompressed)
 
+
+class GenerationRoutes:
+    """The routes that generate text. Frontend processes have them, too."""
+
+    def __init__(
+        self,
+        core: Generation,
+        options: HttpOptions,
+        side_thread: SideThread,
+        leaves_at_head: LeavesAtHead | None = None,
+        leaves: LeavesWith | None = None,
+    ) -> None:
+        """`leaves_at_head` and `leaves` tell which requests another process serves, by the head and
+        by the model; None means that this one serves all."""
+        self._core = core
+        self._bodies = BodyRoutes(options, side_thread, leaves)
+        self._leaves_at_head = leaves_at_head
+
+    def entries(self) -> list[Entry]:
+        guarded = self._bodies.guarded
+        return [
+            Entry("POST", path, INFERENCE, self._build(build))
+            for path, build in (
+                ("/v1/chat/completions", guarded(ChatBody, self._chat)),
+                ("/v1/completions", guarded(CompletionBody, self._completion)),
+                ("/v1/responses", guarded(ResponsesBody, self._response)),
+            )
+        ]
+
+    def _build(self, build: RouteBuilder) -> RouteBuilder:
+        leaves = self._leaves_at_head
+        if leaves is None:
+            return build
+
+        def build_leaving(head: Head, names: Names) -> Route:
+            route = build(head, names)
+            route.leaves = lambda connection: leaves(connection, head)
+            return route
+
+        return build_leaving
+
     def _chat(self, exchange: Exchange, body: ChatBody) -> None:
         model = find_language_model(self._core, body.model, exchange.identity)
         is_stream, has_usage = read_stream(body)
@@ -235,22 +295,6 @@ class OpenAiRoutes:
         writer = ResponseWriter(body, int(time.time()), plan, is_stream=is_stream)
         self._generate(exchange, model, [call], writer, _RESPONSES_PARAMS, is_stream=is_stream)
 
-    def _embedding(self, exchange: Exchange, body: EmbeddingBody) -> None:
-        model = find_model(self._core, body.model, exchange.identity)
-        embedding = find_embedding_spec(model)
-        if embedding is None:
-            raise bad_request(
-                f"The model '{body.model}' is not an embedding model",
-                "model",
-                "model_not_supported",
-            )
-        requests = openai_embedding.decode_requests(body, model.spec, embedding)
-        if exchange.admission is not None and exchange.admission.needs_tokens:
-            exchange.admission.reserve(estimate_text_tokens(len(exchange.body)))
-        EmbeddingRun(
-            self._core, exchange, embedding, is_base64=body.encoding_format == "base64"
-        ).run(requests)
-
     def _generate(
         self,
         exchange: Exchange,
@@ -269,6 +313,32 @@ class OpenAiRoutes:
         except NaiadError as error:
             raise from_core(error, params) from None
         OpenAiGeneration(self._core, exchange, writer, params, is_stream=is_stream).run(requests)
+
+
+class EmbeddingRoutes:
+    def __init__(self, core: Core, options: HttpOptions, side_thread: SideThread) -> None:
+        self._core = core
+        self._bodies = BodyRoutes(options, side_thread)
+
+    def entries(self) -> list[Entry]:
+        build = self._bodies.guarded(EmbeddingBody, self._embedding)
+        return [Entry("POST", "/v1/embeddings", INFERENCE, build)]
+
+    def _embedding(self, exchange: Exchange, body: EmbeddingBody) -> None:
+        model = find_model(self._core, body.model, exchange.identity)
+        embedding = find_embedding_spec(model)
+        if embedding is None:
+            raise bad_request(
+                f"The model '{body.model}' is not an embedding model",
+                "model",
+                "model_not_supported",
+            )
+        requests = openai_embedding.decode_requests(body, model.spec, embedding)
+        if exchange.admission is not None and exchange.admission.needs_tokens:
+            exchange.admission.reserve(estimate_text_tokens(len(exchange.body)))
+        EmbeddingRun(
+            self._core, exchange, embedding, is_base64=body.encoding_format == "base64"
+        ).run(requests)
 
 
 def _no_model(names: Names) -> NaiadError:

@@ -12,7 +12,7 @@ from functools import partial
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
-from naiad.frontends.core import Core
+from naiad.frontends.core import Generation
 from naiad.frontends.http.response import respond_openai_error
 from naiad.frontends.submit import submit
 from naiad.ipc.generation_call import GenerationEvent, read_event
@@ -27,7 +27,7 @@ _EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Contro
 class OpenAiGeneration:
     def __init__(
         self,
-        core: Core,
+        core: Generation,
         exchange: Exchange,
         writer: GenerationWriter,
         params: frozenset[str],
@@ -127,7 +127,7 @@ class OpenAiGeneration:
 
     def _translated(self, error: NaiadError) -> OpenAiError:
         """UNAVAILABLE means overload only while the server and the model accept requests."""
-        is_leaving = self._core.is_exiting or not self._core.is_model_ready(self._model_name)
+        is_leaving = error.is_leaving or self._core.is_leaving(self._model_name)
         return from_core(error, self._params, is_leaving=is_leaving)
 
     def _cancel(self) -> None:

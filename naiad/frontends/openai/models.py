@@ -12,7 +12,7 @@ import msgspec
 
 from naiad.core.identity import Identity
 from naiad.errors import Code, NaiadError
-from naiad.frontends.core import Core
+from naiad.frontends.core import Core, Inference
 from naiad.frontends.http.response import respond_json, respond_openai_error
 from naiad.frontends.http.routes import Names
 from naiad.frontends.token_estimate import is_language
@@ -66,7 +66,7 @@ class ModelRoutes:
                 yield model.name
 
 
-def find_model(core: Core, name: str, identity: Identity | None = None) -> Model:
+def find_model(core: Inference, name: str, identity: Identity | None = None) -> Model:
     """The model of that name, if the key may see it. Raises OpenAiError."""
     if identity is not None and not identity.may_see(name):
         raise unknown_model(name)
@@ -80,7 +80,7 @@ def find_model(core: Core, name: str, identity: Identity | None = None) -> Model
         raise unknown_model(name) from None
 
 
-def find_language_model(core: Core, name: str, identity: Identity | None = None) -> Model:
+def find_language_model(core: Inference, name: str, identity: Identity | None = None) -> Model:
     """The language model that generates for the model of that name. Raises OpenAiError."""
     found = language_model(core, find_model(core, name, identity))
     if found is None:
@@ -90,7 +90,7 @@ def find_language_model(core: Core, name: str, identity: Identity | None = None)
     return found
 
 
-def language_model(core: Core, model: Model) -> Model | None:
+def language_model(core: Inference, model: Model) -> Model | None:
     """The language model that generates for `model`; None when there is not exactly one.
 
     It is the model itself, or the language model among an ensemble's steps, or the one that a BLS

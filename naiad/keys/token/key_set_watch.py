@@ -50,7 +50,8 @@ class KeySetWatch:
         self._refresh_s = refresh_s
         self._clock_s = clock_s
         self._is_url = is_url(location)
-        self._data = b""
+        self.data = b""
+        """The key set that is in use; empty before one has been read."""
         self._stamp: _Stamp | None = None
         self._fetched_s = 0.0
         self._is_due = asyncio.Event()
@@ -105,10 +106,10 @@ class KeySetWatch:
 
     def _accept(self, data: bytes) -> None:
         """An unchanged document is not applied again, so that verified tokens stay known."""
-        if data != self._data:
+        if data != self.data:
             self._apply_document(data)
             log.info(f"read the keys of the identity provider from '{self._location}'")
-        self._data, self.is_good = data, True
+        self.data, self.is_good = data, True
 
     def _apply_document(self, data: bytes) -> None:
         try:

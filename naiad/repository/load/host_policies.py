@@ -1,7 +1,8 @@
 """`--host-policy`: the CPU cores and the NUMA node on which the instances of a group run.
 
 As in Triton, a group that names no policy has the policy of its kind: `cpu`, `model`, or
-`gpu_<id>`. A policy without any setting has no effect.
+`gpu_<id>`. A policy without any setting has no effect. Frontend processes have the policies
+`frontend_0`, `frontend_1` and so on, or else `frontend`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import msgspec
 
 from naiad.pb.model_config_pb2 import ModelInstanceGroup
 from naiad.settings.compound import HostPolicy, core_list
+
+FRONTEND = "frontend"
 
 
 class HostPlace(msgspec.Struct, frozen=True):
@@ -32,6 +35,15 @@ class HostPolicies:
 
     def place(self, group: ModelInstanceGroup, device: int) -> HostPlace:
         return self._places.get(group.host_policy or _default_name(group, device), HostPlace())
+
+    def frontend_place(self, index: int) -> HostPlace:
+        default = self._places.get(FRONTEND, HostPlace())
+        return self._places.get(f"{FRONTEND}_{index}", default)
+
+    @property
+    def frontend_cores(self) -> list[int]:
+        """The cores that all frontend processes share; empty if no policy says so."""
+        return self._places.get(FRONTEND, HostPlace()).cpu_cores
 
     def knows(self, name: str) -> bool:
         return name in self._places

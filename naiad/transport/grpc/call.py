@@ -31,10 +31,12 @@ from naiad.transport.grpc.status import (
     GZIP_RESPONSE_HEADERS,
     OK_TRAILERS,
     RESPONSE_HEADERS,
+    STATUS,
     Fields,
     GrpcError,
     Status,
     memory_full,
+    retry_fields,
     trailers,
     trailers_only,
 )
@@ -43,6 +45,8 @@ from naiad.transport.http2.sender import NoMemoryError, SlowReaderError
 from naiad.transport.http2.stream import CLOSED, Stream
 
 if TYPE_CHECKING:
+    from asyncio import BaseTransport
+
     from naiad.core.identity import Identity
     from naiad.keys.account import Admission
     from naiad.transport.grpc.protocol import GrpcProtocol
@@ -133,6 +137,11 @@ class Call:
         return self._protocol
 
     @property
+    def peer(self) -> BaseTransport | None:
+        """The client's side of the connection; None if it is gone."""
+        return self._protocol.peer
+
+    @property
     def is_message_due(self) -> bool:
         return self.handler is None and not self._is_received and self._decompression is None
 
@@ -187,7 +196,7 @@ class Call:
         try:
             if self.handler is not None:
                 gate = self.head.gate
-                entrance = None if gate is None else gate.enter(self._protocol.peer)
+                entrance = None if gate is None else gate.enter(self.peer)
                 if isinstance(entrance, NaiadError):
                     self.admission = None
                     self.handler.on_refusal(message, entrance)
@@ -315,10 +324,23 @@ class Call:
         trailers."""
         if self.is_done:
             return
-        if self._compression is not None and status == Status.OK:
+        if self.admission is not None and self.admission.is_undecided:
+            self.admission.decide(
+                lambda refusal: self._finish_decided(refusal, status, message, fields)
+            )
+        elif self._compression is not None and status == Status.OK:
             self._compression.then(lambda _: self._finish(status, message, fields))
         else:
             self._finish(status, message, fields)
+
+    def _finish_decided(
+        self, refusal: NaiadError | None, status: int, message: str, fields: Fields
+    ) -> None:
+        if refusal is None:
+            self.finish(status, message, fields)
+        else:
+            self.admission = None
+            self.finish(STATUS[refusal.code], refusal.message, retry_fields(refusal))
 
     def _fail(self, error: GrpcError) -> None:
         self.finish(error.status, error.message, error.fields)

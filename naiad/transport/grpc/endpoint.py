@@ -44,6 +44,7 @@ class GrpcEndpoint:
     ) -> None:
         """`budget` limits what all connections hold; None sets no limit."""
         self.make_fast_path = make_fast_path
+        self.make_gate = make_gate
         self.options = options or GrpcOptions()
         self.methods = {method.path.encode(): method for method in methods}
         for method in self.methods.values():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from naiad import log
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _HEAD_END = b"\r\n\r\n"
 _MAX_LINGER_BYTES = 1 << 30
+_STAYS = 1 << 30
+"""More moves than any limit: the connection stays where it goes."""
 _UNSENT_POLL_S = 0.005
 """How soon a connection that is about to move looks again whether its responses have been sent."""
 
@@ -44,6 +47,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         "_body_bytes",
         "_endpoint",
         "_fixed_body",
+        "_given_back",
         "_has_continue_due",
         "_has_dispatched",
         "_heads",
@@ -63,6 +67,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         "_stalled_since_s",
         "_transport",
         "num_moves",
+        "wrap_transport",
     )
 
     _transport: asyncio.Transport
@@ -86,6 +91,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._body: FixedBody | ChunkedBody | SkippedBody | None = None
         self._fixed_body: FixedBody | None = None
         """Equal to `_body` while the socket fills it directly."""
+        self._given_back = b""
+        """A request that another process must serve, while the rest of a read is parsed."""
         self._has_continue_due = False
         self._has_dispatched = False
         """A request has arrived on this connection."""
@@ -107,6 +114,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._last_unsent_bytes = 0
         self.num_moves = 0
         """How often the connection has moved to another process."""
+        self.wrap_transport: Callable[[asyncio.BaseTransport], asyncio.Transport] | None = None
+        """Set where another process has the client's side of the connection."""
 
     def resume_after_move(self, data: bytes, num_moves: int) -> None:
         """Another process had the connection, and has received `data` without handling it. Must be
@@ -118,7 +127,8 @@ class Http1Connection(asyncio.BufferedProtocol):
     # The socket.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        wrap = self.wrap_transport
+        self._transport = cast(asyncio.Transport, transport) if wrap is None else wrap(transport)
         self._responses = ResponseQueue(
             self,
             self._transport,
@@ -250,6 +260,8 @@ class Http1Connection(asyncio.BufferedProtocol):
             responses.is_corked = start < size
             self._dispatch(head, data[end:stop])
         self._is_parsing = responses.is_corked = False
+        if self._given_back:
+            self._leave_given_back(self._given_back, data[start:])
 
     def _new_head(self, data: bytes) -> Head | None:
         try:
@@ -446,6 +458,24 @@ class Http1Connection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
             self._is_reading_paused = False  # nothing here may read any more
             self._endpoint.move(self, data)
+
+    def on_given_back(self, exchange: Exchange) -> None:
+        head, body = exchange.head, bytes(exchange.body)
+        if head.is_chunked:
+            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
+        self.num_moves = _STAYS
+        request = head.text + body
+        if self._is_parsing:
+            self._given_back = request
+            self._is_draining = True  # until `_parse` has stopped
+        else:
+            rest, self._pending = self._pending, b""
+            self._leave(request + rest)
+
+    def _leave_given_back(self, request: bytes, rest: bytes) -> None:
+        self._given_back = b""
+        self._is_draining = False
+        self._leave(request + rest)
 
     # Requests that wait for earlier ones.
 

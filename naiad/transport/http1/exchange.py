@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from naiad.core.memory_budget import FULL_MESSAGE, RETRY_AFTER_S, MemoryAccount
 from naiad.core.tensor import Buffer
-from naiad.errors import unavailable
+from naiad.errors import NaiadError, unavailable
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import (
     JSON_TYPE,
@@ -116,10 +116,16 @@ class Exchange:
         if size >= _JOIN_BYTES and not responses.account.fits(size):
             self.respond_error(503, FULL_MESSAGE, RETRY_SOON)
             return
+        admission = self.admission
+        if admission is not None:
+            if admission.is_undecided:
+                admission.decide(
+                    lambda refusal: self._respond_decided(refusal, status, headers, parts, size)
+                )
+                return
+            headers += admission.header_lines()
+            admission.end(status)
         self.is_started = self.is_ended = True
-        if self.admission is not None:
-            headers += self.admission.header_lines()
-            self.admission.end(status)
         if self.head.is_plain and not responses.is_stopping:
             rendered = render_head(status, headers, size)
         else:
@@ -133,6 +139,20 @@ class Exchange:
             responses.send(self, b"".join((rendered, *parts)))
         else:
             responses.send_parts(self, [rendered, *(part for part in parts if len(part))], size)
+
+    def _respond_decided(
+        self,
+        refusal: NaiadError | None,
+        status: int,
+        headers: bytes,
+        parts: list[Buffer],
+        size: int,
+    ) -> None:
+        if refusal is None:
+            self.respond_parts(status, headers, parts, size)
+        else:
+            self.admission = None
+            self.head.route.refuse(self, refusal)
 
     def respond_rendered(self, parts: Sequence[Buffer], status: int = 200) -> bool:
         """`parts` are a whole response, head included. False: nothing has happened, because this
@@ -244,6 +264,13 @@ class Exchange:
         if not responses.account.charge(num_bytes):
             raise unavailable(FULL_MESSAGE, RETRY_AFTER_S)
         self.held_bytes += num_bytes
+
+    def leave(self) -> bool:
+        """Another process serves the request: the connection goes there, with the whole request.
+        Returns False if that is not possible, because the connection has more requests under
+        way after this one."""
+        responses = self._responses
+        return responses is None or responses.give_back(self)
 
     def set_fast_path(self, fast_path: FastPath) -> None:
         """The next request of the connection may repeat this one."""

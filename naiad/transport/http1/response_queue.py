@@ -36,6 +36,9 @@ class ResponseQueueOwner(Protocol):
     def on_slow_reader(self) -> None:
         """A stream's unsent bytes exceed the limit."""
 
+    def on_given_back(self, exchange: Exchange) -> None:
+        """Another process serves this request, which was the last one in the queue."""
+
 
 class ResponseQueue:
     __slots__ = (
@@ -172,6 +175,16 @@ class ResponseQueue:
         """The client is gone: the work of every exchange is cancelled."""
         while self.exchanges:
             self.exchanges.popleft().disconnect()
+
+    def give_back(self, exchange: Exchange) -> bool:
+        """Removes an exchange to which nothing has been responded. Returns False if it is not the
+        last one."""
+        if not self.exchanges or self.exchanges[-1] is not exchange:
+            return False
+        self.exchanges.pop()
+        exchange.detach()
+        self._owner.on_given_back(exchange)
+        return True
 
     def close(self) -> None:
         self._transport = None

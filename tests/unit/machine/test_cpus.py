@@ -74,3 +74,15 @@ def test_instances_of_a_group_share_no_core_while_there_are_enough() -> None:
 def test_groups_begin_at_different_cores() -> None:
     cores = list(range(16))
     assert len({tuple(choose_cores(cores, 1, f"model-{n}", 0)) for n in range(64)}) > 8
+
+
+def test_the_largest_numa_node_counts_only_cpus_of_the_affinity_mask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpus, "NODES", tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0, 1, 2, 5, 6, 8})
+    assert cpus.largest_node_cpus() == 6
+    for name, text in (("node0", "0-3,8\n"), ("node1", "4-7\n"), ("node2", "\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cpulist").write_text(text)
+    assert cpus.largest_node_cpus() == 4
