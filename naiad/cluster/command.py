@@ -223,6 +223,11 @@ def describe(found: dict[str, Any]) -> str:
         lines += [
             f"    {row['name']}  {row['state']}  on {row['node']}" for row in router["routers"]
         ]
+    lines += [
+        f"    {row['name']} on {row['node']}: {row['problem']}"
+        for row in router["routers"]
+        if row["problem"]
+    ]
     for node in found["nodes"]:
         total, free = node["total"], node["free"]
         lines.append(

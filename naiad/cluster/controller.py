@@ -8,9 +8,10 @@ Rule: one tick reads everything, decides by plan.py and begins what is next. The
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from naiad.cluster.machines import Machines, ServerGone, ServerRefused
 from naiad.cluster.placement import Node, PlacementPolicy, load_policy
 from naiad.cluster.plan import Plan, ReplicaRecord, ReplicaState, make_plan
 from naiad.cluster.router_load import RouterLoad, quantile
-from naiad.cluster.routers import ROUTER, RouterRecord, Routers
+from naiad.cluster.routers import ROUTER, RouterFiles, RouterRecord, Routers
 from naiad.cluster.spec import ClusterSpec, DeploymentSpec, RouterSpec, seconds
 from naiad.cluster.supervisor import ServerReport, ServerSpec
+from naiad.cluster.tokenizer_checks import tokenizer_problem
 from naiad.errors import NaiadError, invalid_arg
 from naiad.files.private_folder import private_folder, write_file
 from naiad.keys.key_file import KeyFile
@@ -32,6 +34,9 @@ from naiad.keys.key_file import KeyFile
 UNFIT_S = 60.0
 MAX_PAUSE_S = 60.0
 FIRST_PAUSE_S = 1.0
+_LLM_BACKENDS = ("llm", "vllm", "tensorrtllm")
+_KV_SETTINGS = {"kv_events_endpoint": "kv_events", "kv_events_replay_endpoint": "kv_replay"}
+"""By setting of an engine: the port of the replica, and the field of the routers' config."""
 
 
 class Trouble(msgspec.Struct):
@@ -96,6 +101,13 @@ class Controller:
                 policies[name] = load_policy(name)
         if spec.router.api_key_file:
             KeyFile(Path(spec.router.api_key_file)).read()
+        for deployment in spec.deployment:
+            # The first router is on this node. Those elsewhere are seen in `status`.
+            if deployment.tokenizer and (problem := tokenizer_problem(deployment.tokenizer)):
+                raise invalid_arg(
+                    f"deployment '{deployment.name}': the head, which has a router, cannot use the "
+                    f"tokenizer '{deployment.tokenizer}': {problem}"
+                )
         state = self._state
         if state.spec.deployment and spec.router != state.spec.router:
             raise invalid_arg(
@@ -420,6 +432,12 @@ class Controller:
         if deployment.models:
             chosen.append("--model-control-mode=explicit")
             chosen += [f"--load-model={model}" for model in deployment.models]
+        if deployment.tokenizer:
+            for setting, port in _KV_SETTINGS.items():
+                endpoint = f"tcp://{node.address}:{{{port}}}"
+                chosen += [
+                    f"--backend-config={backend},{setting}={endpoint}" for backend in _LLM_BACKENDS
+                ]
         environment = dict(deployment.environment)
         # Options of the server, which its models can read as well.
         environment["NAIAD_NODE_NAME"] = node.name
@@ -445,6 +463,7 @@ class Controller:
             repository=deployment.repository,
             version=__version__,
             hang_timeout_s=seconds(deployment.hang_timeout, "hang_timeout"),
+            publishes_kv_events=bool(deployment.tokenizer),
         )
 
     def _stop_drained(self, now_s: float) -> None:
@@ -473,8 +492,10 @@ class Controller:
             return
         if self._routers.place(state.spec.router, nodes, state.routers, self._router_name):
             self._write_state()
+        if self._routers.read_problems(state.routers, self._reports):
+            self._write_state()
         self._routers.start(
-            state.spec.router, state.secret, nodes, state.routers, self._router_config()
+            state.spec.router, state.secret, nodes, state.routers, self._router_files()
         )
 
     def _router_name(self) -> str:
@@ -484,10 +505,33 @@ class Controller:
 
     def _write_router_config(self) -> None:
         if self._state.spec.deployment:
-            self._routers.write(self._state.spec.router, self._state.routers, self._router_config())
+            self._routers.write(self._state.spec.router, self._state.routers, self._router_files())
 
-    def _router_config(self) -> bytes:
+    def _router_files(self) -> Callable[[RouterRecord], RouterFiles]:
+        """Returns what makes the files of a router. Routers whose nodes can use all tokenizers get
+        the same."""
         nodes = {node.id: node for node in self._nodes()}
+        rows = self._router_rows(nodes)
+        tokenizers = {
+            deployment.name: deployment.tokenizer
+            for deployment in self._state.spec.deployment
+            if deployment.tokenizer
+        }
+        paths = msgspec.json.encode(sorted(set(tokenizers.values())))
+
+        @functools.cache
+        def config(unusable: frozenset[str]) -> bytes:
+            return self._router_config(nodes, rows, unusable)
+
+        def make(record: RouterRecord) -> RouterFiles:
+            unusable = frozenset(
+                name for name, path in tokenizers.items() if path in record.tokenizer_problems
+            )
+            return RouterFiles(config(unusable), paths)
+
+        return make
+
+    def _router_rows(self, nodes: Mapping[str, Node]) -> list[dict[str, str]]:
         rows = []
         for replica in self._state.replicas:
             report = self._reports.get(replica.name)
@@ -500,17 +544,33 @@ class Controller:
             node = nodes.get(replica.node_id)
             if node is None:
                 continue
-            rows.append(
-                {
-                    "name": replica.name,
-                    "url": f"http://{node.address}:{report.ports['http']}",
-                    "grpc": f"{node.address}:{report.ports['grpc']}",
-                    "node": node.name,
-                    "note": replica.placed_because,
-                }
-            )
+            row = {
+                "name": replica.name,
+                "url": f"http://{node.address}:{report.ports['http']}",
+                "grpc": f"{node.address}:{report.ports['grpc']}",
+                "node": node.name,
+                "note": replica.placed_because,
+            }
+            for port in _KV_SETTINGS.values():
+                if port in report.ports:
+                    row[port] = f"tcp://{node.address}:{report.ports[port]}"
+            rows.append(row)
         self._rows = {row["name"]: row for row in rows}
+        return rows
+
+    def _router_config(
+        self, nodes: Mapping[str, Node], rows: Sequence[dict[str, str]], unusable: frozenset[str]
+    ) -> bytes:
+        """`unusable` are the deployments whose tokenizer the router's node cannot use. Their
+        prompts are compared as texts, and their KV events are not read."""
         spec = self._state.spec
+        silent = {each.name for each in self._state.replicas if each.deployment in unusable}
+        rows = [
+            {key: value for key, value in row.items() if key not in _KV_SETTINGS.values()}
+            if row["name"] in silent
+            else row
+            for row in rows
+        ]
         asleep = [
             model
             for deployment in spec.deployment
@@ -518,9 +578,13 @@ class Controller:
             for model in deployment.models
         ]
         models = {
-            model: {"policy": deployment.router_policy}
-            for deployment in spec.deployment
-            if deployment.router_policy
+            model: {
+                "policy": deployment.router_policy,
+                "tokenizer": "" if deployment.name in unusable else deployment.tokenizer,
+            }
+            # The first pattern that matches counts, so models that are named come before "*".
+            for deployment in sorted(spec.deployment, key=lambda each: not each.models)
+            if deployment.router_policy or deployment.tokenizer
             for model in deployment.models or ("*",)
         }
         return msgspec.json.encode(

@@ -30,6 +30,15 @@ HANG_TIMEOUT_S = 10.0
 CONFIG_FILE = "config.json"
 KEY_FILE = "keys.json"
 REPLICA_KEY_FILE = "replica-key"
+TOKENIZERS_FILE = "tokenizers.json"
+
+
+class RouterFiles(msgspec.Struct, frozen=True):
+    """What the routers are told, except for keys."""
+
+    config: bytes
+    tokenizers: bytes
+    """A list in JSON. The supervisors find out whether their nodes can use them."""
 
 
 class RouterRecord(msgspec.Struct):
@@ -38,6 +47,8 @@ class RouterRecord(msgspec.Struct):
     """Its place among the routers, from 0. Its metrics port and its part of the keys' limits follow
     from it."""
     node_id: str
+    tokenizer_problems: dict[str, str] = {}
+    """By path of a tokenizer that the router's node cannot use: why."""
 
 
 class Routers:
@@ -93,7 +104,7 @@ class Routers:
         secret: str,
         nodes: Sequence[Node],
         records: Sequence[RouterRecord],
-        config: bytes,
+        files_of: Callable[[RouterRecord], RouterFiles],
     ) -> None:
         """Starts the routers that do not run. They have their config from the beginning: a router
         without it would tell clients that nobody can serve them."""
@@ -105,21 +116,47 @@ class Routers:
                     key: value for key, value in self._written.items() if key[0] != record.name
                 }
                 self._machines.start(
-                    self._server_spec(spec, record, names[record.node_id], secret, config),
+                    self._server_spec(
+                        spec, record, names[record.node_id], secret, files_of(record)
+                    ),
                     record.node_id,
                     Resources(),
                 )
 
-    def write(self, spec: RouterSpec, records: Sequence[RouterRecord], config: bytes) -> None:
+    def write(
+        self,
+        spec: RouterSpec,
+        records: Sequence[RouterRecord],
+        files_of: Callable[[RouterRecord], RouterFiles],
+    ) -> None:
         """Gives the routers their config and the API keys, where these have changed."""
-        files = {CONFIG_FILE: config}
-        if keys := self._read_keys(spec):
-            files[KEY_FILE] = keys
+        keys = self._read_keys(spec)
         for record in records:
+            told = files_of(record)
+            files = {CONFIG_FILE: told.config, TOKENIZERS_FILE: told.tokenizers}
+            if keys:
+                files[KEY_FILE] = keys
             for file, content in files.items():
                 if self._written.get((record.name, file)) != content:
                     self._machines.write(record.name, file, content)
                     self._written[record.name, file] = content
+
+    def read_problems(
+        self, records: Sequence[RouterRecord], reports: Mapping[str, ServerReport]
+    ) -> bool:
+        """Keeps what the nodes of the routers say about tokenizers. A tokenizer of which a node has
+        not said anything yet counts as usable, so that a config does not change twice. Returns True
+        if there were changes."""
+        has_changed = False
+        for record in records:
+            report = reports.get(record.name)
+            if report is None:
+                continue
+            problems = {path: text for path, text in report.tokenizers.items() if text}
+            if problems != record.tokenizer_problems:
+                record.tokenizer_problems = problems
+                has_changed = True
+        return has_changed
 
     def load(
         self, spec: RouterSpec, nodes: Sequence[Node], records: Sequence[RouterRecord]
@@ -152,6 +189,10 @@ class Routers:
                     "name": record.name,
                     "node": node_names.get(record.node_id, record.node_id),
                     "state": "running" if is_running else "away",
+                    "problem": "; ".join(
+                        f"it compares texts, because it cannot use the tokenizer '{path}': {text}"
+                        for path, text in record.tokenizer_problems.items()
+                    ),
                     "restarts": 0 if report is None else report.num_restarts,
                     "pid": 0 if report is None else report.pid,
                     "metrics": f"http://{spec.address}:{spec.metrics_port + record.index}/metrics",
@@ -160,7 +201,7 @@ class Routers:
         return rows
 
     def _server_spec(
-        self, spec: RouterSpec, record: RouterRecord, node: str, secret: str, config: bytes
+        self, spec: RouterSpec, record: RouterRecord, node: str, secret: str, told: RouterFiles
     ) -> ServerSpec:
         arguments = [
             "router",
@@ -179,7 +220,7 @@ class Routers:
                 f"--num-routers={spec.count}",
                 f"--router-index={record.index}",
             ]
-        files = {CONFIG_FILE: config}
+        files = {CONFIG_FILE: told.config, TOKENIZERS_FILE: told.tokenizers}
         if spec.api_key_file:
             arguments += [
                 f"--api-key-file={{folder}}/{KEY_FILE}",
@@ -199,6 +240,7 @@ class Routers:
             version=__version__,
             checked_port="metrics",
             hang_timeout_s=HANG_TIMEOUT_S,
+            tokenizers_file=TOKENIZERS_FILE,
         )
 
     def _read_keys(self, spec: RouterSpec) -> bytes:

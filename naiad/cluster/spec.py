@@ -143,6 +143,9 @@ class DeploymentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     environment: dict[str, str] = {}
     router_policy: str = ""
     """least_load, round_robin, session, prefix or module:Class."""
+    tokenizer: str = ""
+    """With policy prefix: the folder of the checkpoint, or its tokenizer.json, on the machines of
+    the routers. The replicas then publish what their KV caches hold."""
     start_timeout: str = "10m"
     """A replica that is not ready by then is replaced."""
     drain_timeout: str = "1m"
@@ -178,12 +181,34 @@ class DeploymentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
                 )
         for field in ("start_timeout", "drain_timeout", "hang_timeout"):
             seconds(getattr(self, field), field)
+        if self.tokenizer:
+            self._check_tokenizer()
+
+    def _check_tokenizer(self) -> None:
+        if not self.tokenizer.startswith("/"):
+            raise ValueError(
+                f"deployment '{self.name}': tokenizer is '{self.tokenizer}', expected an absolute "
+                "path on the machines of the routers"
+            )
+        if len(self.models) != 1:
+            raise ValueError(
+                f"deployment '{self.name}': it has a tokenizer, so `models` must name exactly one "
+                "model: engines cannot share an endpoint of KV events. Make a deployment for each "
+                "language model"
+            )
+        for argument in self.arguments:
+            if "kv_events_" in argument:
+                raise ValueError(
+                    f"deployment '{self.name}': the cluster chooses the endpoints of KV events "
+                    f"itself: remove the argument '{argument}', or the tokenizer"
+                )
 
     @property
     def revision(self) -> str:
         """Changes when a replica must be started again. The number of replicas, autoscaling and
-        placement do not count."""
-        kept = (
+        placement do not count. Only the routers read the tokenizer, so its path does not count,
+        but whether there is one does: the replicas then publish KV events."""
+        kept: tuple[object, ...] = (
             self.repository,
             self.models,
             self.resources,
@@ -191,6 +216,8 @@ class DeploymentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             self.environment,
             self.hang_timeout,
         )
+        if self.tokenizer:
+            kept += ("kv_events",)
         return hashlib.sha256(msgspec.json.encode(kept, order="sorted")).hexdigest()[:10]
 
 
@@ -238,6 +265,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         names = [deployment.name for deployment in self.deployment]
         for name in sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two deployments have the name '{name}'")
+        self._check_tokenizers()
         for deployment in self.deployment:
             placement = deployment.placement
             for other in (*placement.away_from, *placement.near):
@@ -250,6 +278,25 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     raise ValueError(
                         f"deployment '{deployment.name}': placement names itself; use "
                         "max_replicas_per_node to keep its replicas apart"
+                    )
+
+    def _check_tokenizers(self) -> None:
+        for deployment in self.deployment:
+            policy = deployment.router_policy or self.router.policy
+            if deployment.tokenizer and policy != "prefix":
+                raise ValueError(
+                    f"deployment '{deployment.name}': it has a tokenizer, which only "
+                    f"router_policy 'prefix' uses; its policy is '{policy}'"
+                )
+            for other in self.deployment:
+                if (
+                    deployment.tokenizer != other.tokenizer
+                    and deployment.tokenizer
+                    and set(deployment.models) & set(other.models)
+                ):
+                    raise ValueError(
+                        f"the deployments '{deployment.name}' and '{other.name}' serve the model "
+                        f"'{deployment.models[0]}': both need the same tokenizer"
                     )
 
     def in_folder(self, folder: Path) -> ClusterSpec:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib.util
 import os
 import shutil
 import socket
@@ -23,6 +24,7 @@ import msgspec
 
 from naiad import __version__
 from naiad.cluster.server_process import ServerProcess, digest_of, read_process
+from naiad.cluster.tokenizer_checks import TokenizerChecks
 from naiad.errors import invalid_arg
 
 CHECK_S = 0.5
@@ -34,7 +36,8 @@ MIN_DISK_BYTES = 256 * 1024 * 1024
 class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arguments: tuple[str, ...]
-    """What follows `naiad`; `{http}`, `{grpc}`, `{metrics}` and `{folder}` are filled in."""
+    """What follows `naiad`; `{http}`, `{grpc}`, `{metrics}` and `{folder}` are filled in, and
+    `{kv_events}` and `{kv_replay}` if `publishes_kv_events`."""
     environment: dict[str, str] = {}
     address: str = "127.0.0.1"
     ports: dict[str, int] = {}
@@ -50,6 +53,10 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     port, so only the metrics port is each one's own."""
     hang_timeout_s: float = 30.0
     """A server that does not respond for so long is killed and started again."""
+    publishes_kv_events: bool = False
+    """The server needs two more ports and pyzmq: its engine publishes KV events."""
+    tokenizers_file: str = ""
+    """A file in the server's folder: a list of the tokenizers that a router reads, in JSON."""
 
 
 class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +74,8 @@ class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
     first_token_buckets: dict[str, float]
     """The histogram of the time to the first token: seconds -> count, as the metrics page has
     it."""
+    tokenizers: dict[str, str] = {}
+    """By path of a tokenizer that a router reads: why this node cannot use it, or ""."""
 
 
 class Silence:
@@ -120,6 +129,7 @@ class Supervisor:
         self._reason = "it starts"
         self._silence = Silence(spec.hang_timeout_s)
         self._first_token: dict[str, float] = {}
+        self._tokenizers = TokenizerChecks()
         self._ports = self._choose_ports()
         self.was_adopted = self._process.adopt(self._digest())
         if self.was_adopted:
@@ -142,6 +152,7 @@ class Supervisor:
             num_hangs=self._num_hangs,
             was_adopted=self.was_adopted,
             first_token_buckets=self._first_token,
+            tokenizers=self._tokenizers.problems,
         )
 
     def last_lines(self, count: int) -> str:
@@ -158,11 +169,17 @@ class Supervisor:
     def _choose_ports(self) -> dict[str, int]:
         described = read_process(self._folder)
         chosen = {} if described is None else dict(described.ports)
-        for name in ("http", "grpc", "metrics"):
+        names = ["http", "grpc", "metrics"]
+        if self._spec.publishes_kv_events:
+            names += ["kv_events", "kv_replay"]
+        for name in names:
             if name in self._spec.ports:
                 chosen[name] = self._spec.ports[name]
             elif name not in chosen:
-                chosen[name] = _free_port(self._spec.address)
+                # The system may offer a port again that is chosen, but not in use yet.
+                while (port := _free_port(self._spec.address)) in chosen.values():
+                    pass
+                chosen[name] = port
         return chosen
 
     def _command(self, ports: dict[str, int]) -> list[str]:
@@ -201,6 +218,8 @@ class Supervisor:
         while not self._is_stopping.wait(CHECK_S):
             with contextlib.suppress(Exception):
                 self._check()
+            if self._spec.tokenizers_file:
+                self._tokenizers.check(self._folder / self._spec.tokenizers_file)
 
     def _check(self) -> None:
         if not self._process.is_running:
@@ -297,6 +316,10 @@ def check_node(spec: ServerSpec, folder: Path) -> None:
         raise invalid_arg(
             f"this node has no folder '{spec.repository}': copy the models there, or use a store "
             "that all nodes reach"
+        )
+    if spec.publishes_kv_events and importlib.util.find_spec("zmq") is None:
+        raise invalid_arg(
+            "this node has no pyzmq, which KV events need: pip install 'naiad[kv-events]'"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)

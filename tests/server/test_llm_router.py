@@ -20,7 +20,8 @@ pytest.importorskip("zmq", reason="the extra kv-events brings it")
 
 
 class Fleet:
-    """Two servers with the model `tiny`, each with events of its own."""
+    """Two servers with the model `tiny`, each with events of its own. The first one has the
+    endpoints from its model's parameters, the second one from its flags, as in a cluster."""
 
     def __init__(self, folder: Path) -> None:
         self.checkpoint = write_checkpoint(folder / "checkpoint", max_positions=4096)
@@ -28,11 +29,13 @@ class Fleet:
         rows = []
         for name in ("a", "b"):
             events, replay, _ = free_ports()
-            settings = {
-                **SMALL,
+            endpoints = {
                 "kv_events_endpoint": f"tcp://127.0.0.1:{events}",
                 "kv_events_replay_endpoint": f"tcp://127.0.0.1:{replay}",
             }
+            has_parameters = name == "a"
+            settings = {**SMALL, **endpoints} if has_parameters else SMALL
+            flags = [f"--backend-config=llm,{key}={value}" for key, value in endpoints.items()]
             write_model(
                 folder / name,
                 "tiny",
@@ -42,7 +45,10 @@ class Fleet:
             )
             ports = free_ports()
             command = naiad_command(
-                "serve", f"--model-repository={folder / name}", *port_flags(ports)
+                "serve",
+                f"--model-repository={folder / name}",
+                *port_flags(ports),
+                *([] if has_parameters else flags),
             )
             self.servers[name] = Server(command, ports, naiad_environment())
             rows.append(

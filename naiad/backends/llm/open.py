@@ -65,6 +65,11 @@ def open_model(
             f"kv_cache_dtype is '{options.settings.kv_cache_dtype}', which the native engine has "
             "on a GPU; the engine is openvino"
         )
+    if engine == "openvino" and options.settings.kv_events_endpoint:
+        raise invalid_arg(
+            f"kv_events_endpoint is '{options.settings.kv_events_endpoint}', but only the native "
+            "engine publishes KV events; the engine is openvino"
+        )
     chat = read_chat_templates(path, process, template)
     log(f"opening '{path.name}' on the {engine} engine")
     if engine == "openvino":

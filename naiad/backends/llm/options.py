@@ -19,6 +19,8 @@ from naiad.llm.engine_settings import EngineSettings
 
 ENGINES = ("auto", "native", "openvino")
 SETTING_NAMES = frozenset(field.name for field in msgspec.structs.fields(EngineSettings))
+KV_EVENT_NAMES = ("kv_events_endpoint", "kv_events_replay_endpoint")
+"""The settings that `--backend-config` can set, too."""
 OWN_NAMES = frozenset(
     {"checkpoint", "engine", "chat_template", "sampling_defaults", "num_threads", "adapter"}
 )
@@ -84,6 +86,27 @@ def read_settings(model_name: str, values: Mapping[str, Any]) -> EngineSettings:
         ) from None
     settings.check()
     return settings
+
+
+def with_kv_events(
+    model_name: str, options: LlmOptions, backend_config: Mapping[str, str]
+) -> LlmOptions:
+    """Adds the endpoints of KV events that `--backend-config` sets. Raises NaiadError if the model
+    has endpoints of its own: whoever set the others would wait there for events."""
+    endpoints = {name: backend_config[name] for name in KV_EVENT_NAMES if name in backend_config}
+    for name, endpoint in endpoints.items():
+        own = getattr(options.settings, name)
+        if own and own != endpoint:
+            raise invalid_arg(
+                f"model '{model_name}' sets {name} to '{own}', but the server was started with "
+                f"--backend-config {name}={endpoint}: remove the model's parameter. A cluster "
+                "chooses the endpoints itself if a deployment has a tokenizer"
+            )
+    if not endpoints:
+        return options
+    settings = msgspec.structs.replace(options.settings, **endpoints)
+    settings.check()
+    return msgspec.structs.replace(options, settings=settings)
 
 
 def _plain(value: Any) -> Any:

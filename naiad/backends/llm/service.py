@@ -25,7 +25,7 @@ from naiad.backends.llm.lane import Lane
 from naiad.backends.llm.metrics import EngineMetrics
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.open import open_model
-from naiad.backends.llm.options import LlmOptions
+from naiad.backends.llm.options import LlmOptions, with_kv_events
 from naiad.backends.llm.pending_response import (
     PendingResponse,
     Progress,
@@ -77,6 +77,7 @@ Reader: TypeAlias = Callable[[WorkRequest], Generation]
 class LlmService:
     def __init__(self, arguments: LoadArguments, runtime: Runtime, options: LlmOptions) -> None:
         """Opens the model. Raises NaiadError."""
+        options = with_kv_events(arguments.model_name, options, arguments.backend_config)
         directory = Path(version_dir(arguments))
         threads = options.num_threads or read_config(arguments).openmp_threads()
         self._runtime = runtime

@@ -28,6 +28,8 @@ class FakeMachines:
         """By id of a node."""
         self.configs: dict[str, bytes] = {}
         self.files: dict[tuple[str, str], bytes] = {}
+        self.tokenizers: dict[str, dict[str, str]] = {}
+        """By id of a node: what its routers say about tokenizers."""
         self.stopped: list[str] = []
         self.swept: list[tuple[str, frozenset[str]]] = []
 
@@ -71,7 +73,13 @@ class FakeMachines:
     def make_ready(self) -> None:
         for name in self.servers:
             if not isinstance(self.states[name], ServerRefused):
-                self.states[name] = report(True)
+                made = report(True)
+                spec, node_id, _ = self.servers[name]
+                if spec.publishes_kv_events:
+                    made.ports.update(kv_events=9003, kv_replay=9004)
+                self.states[name] = msgspec.structs.replace(
+                    made, tokenizers=self.tokenizers.get(node_id, {})
+                )
 
     def lose(self, name: str) -> None:
         """A node goes away with what is known of its servers."""

@@ -20,6 +20,7 @@ replicas = 2
 resources = { cpus = 2, memory = "4GiB" }
 placement = { strategy = "pack", require = { zone = "a|b" }, max_replicas_per_node = 1 }
 """
+PREFIX = "router_policy = 'prefix'\ntokenizer = '/t'\n"
 
 
 def toml(text: str) -> ClusterSpec:
@@ -67,6 +68,18 @@ def test_yaml_and_json_say_the_same() -> None:
         ("start_timeout = 'soon'", "start_timeout: 'soon' is not a duration"),
         ("autoscaling = { min_replicas = 3, max_replicas = 2 }", "min_replicas <= max_replicas"),
         ("autoscaling = { min_replicas = 0, max_replicas = 2 }", "`models` must name its models"),
+        ("tokenizer = '/t'\nmodels = ['m']", "only router_policy 'prefix' uses; its policy is"),
+        (PREFIX + "models = ['m', 'n']", "`models` must name exactly one model"),
+        (PREFIX, "`models` must name exactly one model"),
+        (
+            "router_policy = 'prefix'\ntokenizer = 'llama'\nmodels = ['m']",
+            "tokenizer is 'llama', expected an absolute path",
+        ),
+        (
+            PREFIX + "models = ['m']\n"
+            "arguments = ['--backend-config', 'llm,kv_events_endpoint=tcp://*:1']",
+            "remove the argument 'llm,kv_events_endpoint=tcp://*:1', or the tokenizer",
+        ),
     ],
 )
 def test_a_mistake_is_named(text: str, message: str) -> None:
@@ -100,6 +113,26 @@ def test_only_what_needs_a_restart_changes_the_revision() -> None:
     [more] = deployment("replicas = 5\nplacement = { strategy = 'pack' }").deployment
     [other] = deployment("replicas = 1\narguments = ['--log-verbose=1']").deployment
     assert first.revision == more.revision != other.revision
+
+
+def test_a_tokenizer_starts_replicas_again_and_another_path_does_not() -> None:
+    [without] = deployment("router_policy = 'prefix'\nmodels = ['m']").deployment
+    [first] = deployment(PREFIX + "models = ['m']").deployment
+    [moved] = deployment(PREFIX.replace("/t", "/u") + "models = ['m']").deployment
+    assert without.revision != first.revision == moved.revision
+
+
+def test_the_policy_of_the_routers_counts_for_a_tokenizer() -> None:
+    row = "[[deployment]]\nname='d'\nrepository='/m'\nmodels=['m']\ntokenizer='/t'\n"
+    assert toml("[router]\npolicy = 'prefix'\n" + row).deployment[0].tokenizer == "/t"
+
+
+def test_deployments_of_one_model_have_one_tokenizer() -> None:
+    row = "[[deployment]]\nname='{}'\nrepository='/m'\nmodels=['m']\nrouter_policy='prefix'\n"
+    first = row.format("a") + "tokenizer='/t'\n"
+    with pytest.raises(NaiadError, match="'a' and 'b' serve the model 'm': both need the same"):
+        toml(first + row.format("b"))
+    toml(first + row.format("b") + "tokenizer='/t'\n")
 
 
 def test_sizes_are_readable() -> None:

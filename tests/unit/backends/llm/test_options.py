@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 from naiad.backends.llm.checkpoint import cache_dir, find_checkpoint
-from naiad.backends.llm.options import LlmOptions, read_options
+from naiad.backends.llm.open import open_model
+from naiad.backends.llm.options import LlmOptions, read_options, with_kv_events
+from naiad.backends.llm.service import LlmService
 from naiad.backends.llm.tensorrtllm.parameters import read_parameters
 from naiad.backends.llm.vllm.arguments import read_arguments
 from naiad.backends.served_config import Parameter, ServedConfig
 from naiad.errors import NaiadError
 from naiad.ipc.work import LoadArguments
 from naiad.llm.engine_settings import EngineSettings
+from naiad.settings.compound import BackendSetting, backend_config
 
 
 def config(**parameters: Any) -> ServedConfig:
@@ -207,3 +210,56 @@ def test_an_instance_runs_on_its_own_gpu(kind: str, gpu: int, device: str, expec
     options = LlmOptions(settings=EngineSettings(device=device, seed=4))
     chosen = on_own_device(options, arguments).settings
     assert (chosen.device, chosen.seed) == (expected, 4)
+
+
+EVENTS = {
+    "kv_events_endpoint": "tcp://127.0.0.1:5557",
+    "kv_events_replay_endpoint": "tcp://127.0.0.1:5558",
+}
+
+
+def test_backend_config_sets_the_endpoints_of_kv_events() -> None:
+    text = "llm,kv_events_endpoint=tcp://127.0.0.1:5557"
+    assert backend_config(text) == BackendSetting("llm", *text[4:].split("="))
+    options = read_options(config(max_num_seqs="4"))
+    settings = with_kv_events("m", options, {**EVENTS, "default-max-batch-size": "4"}).settings
+    assert settings.kv_events_endpoint == EVENTS["kv_events_endpoint"]
+    assert settings.kv_events_replay_endpoint == EVENTS["kv_events_replay_endpoint"]
+    assert settings.max_num_seqs == 4
+    assert with_kv_events("m", options, {}) is options
+    own = read_options(config(**EVENTS))
+    assert with_kv_events("m", own, {}) is own
+    assert with_kv_events("m", own, EVENTS) == own
+
+
+@pytest.mark.parametrize(
+    ("parameters", "given", "message"),
+    [
+        (
+            {"kv_events_endpoint": "tcp://*:1"},
+            EVENTS,
+            "model 'm' sets kv_events_endpoint to 'tcp://*:1', but the server was started with "
+            "--backend-config kv_events_endpoint=tcp://127.0.0.1:5557: remove the model's",
+        ),
+        ({"enable_prefix_caching": "false"}, EVENTS, "needs enable_prefix_caching"),
+        ({}, {"kv_events_endpoint": "udp://x"}, "kv_events_endpoint is 'udp://x', expected"),
+    ],
+)
+def test_the_service_refuses_endpoints_that_contradict_the_model(
+    parameters: dict[str, Any], given: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    arguments = LoadArguments(
+        "m", 1, str(tmp_path), "m_0", "CPU", 0, b"{}", "", backend_config=given
+    )
+    runtime: Any = None
+    with pytest.raises(NaiadError) as rejection:
+        LlmService(arguments, runtime, read_options(config(**parameters)))
+    assert message in rejection.value.message
+
+
+def test_openvino_does_not_publish_kv_events(tmp_path: Path) -> None:
+    (tmp_path / "openvino_model.xml").write_text("")
+    options = read_options(config(engine="openvino", **EVENTS))
+    process: Any = None
+    with pytest.raises(NaiadError, match="only the native engine publishes KV events"):
+        open_model(options, [tmp_path], 1, process, lambda message: None)
