@@ -17,6 +17,7 @@ from naiad.cluster.spec import parse_spec
 from naiad.cluster.supervisor import ServerSpec, Supervisor
 from naiad.cluster.tokenizer_checks import TokenizerChecks, tokenizer_problem
 from naiad.errors import NaiadError
+from naiad.router.config import RouterConfig, check_replicas
 from tests.unit.cluster.fake_machines import FakeMachines, node
 
 CHAT = """
@@ -69,6 +70,7 @@ class Cluster:
             for name, (_, node_id, _) in self.machines.servers.items()
             if name.startswith("router") and node_id == f"id-{node_name}"
         ]
+        check_replicas(msgspec.json.decode(config, type=RouterConfig).replica)
         decoded: dict[str, Any] = msgspec.json.decode(config)
         return decoded
 
@@ -152,8 +154,10 @@ def test_a_router_that_cannot_use_a_tokenizer_compares_texts(cluster: Cluster) -
         f"on other: it compares texts, because it cannot use the tokenizer '/models/chat': "
         f"{PROBLEM}" in describe(found)
     )
-    # A controller that was killed does not change its mind before the first report.
+    # A controller that was killed remembers it until the first report.
     cluster.controller = cluster.make_controller()
+    cluster.machines.states.update(dict.fromkeys(cluster.machines.states, None))
+    cluster.machines.configs.clear()
     cluster.controller.tick()
     assert cluster.config("other")["model"]["chat"]["tokenizer"] == ""
     cluster.machines.tokenizers["id-other"] = {"/models/chat": ""}
