@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,7 @@ def test_the_supervisor_chooses_the_ports_and_reports_tokenizers(
 ) -> None:
     monkeypatch.setattr(tokenizer_checks, "_PACKAGES", {})
     monkeypatch.setattr(supervisor, "CHECK_S", 0.01)
-    monkeypatch.setattr(supervisor.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "list.json").write_text('["/not/there"]')
     spec = ServerSpec(
@@ -209,7 +210,7 @@ def test_the_supervisor_chooses_the_ports_and_reports_tokenizers(
 
 
 def test_a_node_without_pyzmq_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     spec = ServerSpec(name="s", arguments=(), publishes_kv_events=True)
     with pytest.raises(NaiadError, match=r"no pyzmq, .*: pip install 'naiad\[kv-events\]'"):
         Supervisor(spec, tmp_path)
@@ -218,7 +219,7 @@ def test_a_node_without_pyzmq_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = {"tokenizers", "zmq"}
     monkeypatch.setattr(
-        tokenizer_checks.importlib.util,
+        importlib.util,
         "find_spec",
         lambda name: None if name in missing else object(),
     )
