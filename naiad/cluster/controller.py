@@ -492,7 +492,7 @@ class Controller:
             return
         if self._routers.place(state.spec.router, nodes, state.routers, self._router_name):
             self._write_state()
-        if self._routers.read_problems(state.routers, self._reports):
+        if self._routers.read_checks(state.routers, self._reports):
             self._write_state()
         self._routers.start(
             state.spec.router, state.secret, nodes, state.routers, self._router_files()
@@ -508,8 +508,8 @@ class Controller:
             self._routers.write(self._state.spec.router, self._state.routers, self._router_files())
 
     def _router_files(self) -> Callable[[RouterRecord], RouterFiles]:
-        """Returns what makes the files of a router. Routers whose nodes can use all tokenizers get
-        the same."""
+        """Returns a function that makes the files of a router. Routers whose nodes can use all
+        tokenizers get the same."""
         nodes = {node.id: node for node in self._nodes()}
         rows = self._router_rows(nodes)
         tokenizers = {
@@ -519,15 +519,21 @@ class Controller:
         }
         paths = msgspec.json.encode(sorted(set(tokenizers.values())))
 
+        # A router without pyzmq would not add a replica that has KV events.
+        silent = [
+            {key: value for key, value in row.items() if key not in _KV_SETTINGS.values()}
+            for row in rows
+        ]
+
         @functools.cache
-        def config(unusable: frozenset[str]) -> bytes:
-            return self._router_config(nodes, rows, unusable)
+        def config(unusable: frozenset[str], has_zmq: bool) -> bytes:
+            return self._router_config(nodes, rows if has_zmq else silent, unusable)
 
         def make(record: RouterRecord) -> RouterFiles:
             unusable = frozenset(
-                name for name, path in tokenizers.items() if path in record.tokenizer_problems
+                name for name, path in tokenizers.items() if not record.can_use(path)
             )
-            return RouterFiles(config(unusable), paths)
+            return RouterFiles(config(unusable, record.has_zmq), paths)
 
         return make
 
@@ -562,15 +568,8 @@ class Controller:
         self, nodes: Mapping[str, Node], rows: Sequence[dict[str, str]], unusable: frozenset[str]
     ) -> bytes:
         """`unusable` are the deployments whose tokenizer the router's node cannot use. Their
-        prompts are compared as texts, and their KV events are not read."""
+        prompts are compared as texts."""
         spec = self._state.spec
-        silent = {each.name for each in self._state.replicas if each.deployment in unusable}
-        rows = [
-            {key: value for key, value in row.items() if key not in _KV_SETTINGS.values()}
-            if row["name"] in silent
-            else row
-            for row in rows
-        ]
         asleep = [
             model
             for deployment in spec.deployment

@@ -47,8 +47,17 @@ class RouterRecord(msgspec.Struct):
     """Its place among the routers, from 0. Its metrics port and its part of the keys' limits follow
     from it."""
     node_id: str
-    tokenizer_problems: dict[str, str] = {}
-    """By path of a tokenizer that the router's node cannot use: why."""
+    tokenizers: dict[str, str] | None = None
+    """By path of a tokenizer: why the router's node cannot use it, or "". None before the first
+    report."""
+    has_zmq: bool = True
+    """The router can read KV events."""
+
+    def can_use(self, tokenizer: str) -> bool:
+        """A router that starts is told to use all tokenizers, so that its config does not change
+        soon after. One that runs uses a tokenizer when its node has checked it: it would refuse a
+        config that it cannot bring about."""
+        return self.tokenizers is None or self.tokenizers.get(tokenizer) == ""
 
 
 class Routers:
@@ -141,20 +150,18 @@ class Routers:
                     self._machines.write(record.name, file, content)
                     self._written[record.name, file] = content
 
-    def read_problems(
+    def read_checks(
         self, records: Sequence[RouterRecord], reports: Mapping[str, ServerReport]
     ) -> bool:
-        """Keeps what the nodes of the routers say about tokenizers. A tokenizer of which a node has
-        not said anything yet counts as usable, so that a config does not change twice. Returns True
-        if there were changes."""
+        """Keeps what the nodes of the routers say about tokenizers. Returns True if there were
+        changes."""
         has_changed = False
         for record in records:
             report = reports.get(record.name)
-            if report is None:
+            if report is None or report.tokenizers is None:
                 continue
-            problems = {path: text for path, text in report.tokenizers.items() if text}
-            if problems != record.tokenizer_problems:
-                record.tokenizer_problems = problems
+            if (record.tokenizers, record.has_zmq) != (report.tokenizers, report.has_zmq):
+                record.tokenizers, record.has_zmq = report.tokenizers, report.has_zmq
                 has_changed = True
         return has_changed
 
@@ -191,7 +198,8 @@ class Routers:
                     "state": "running" if is_running else "away",
                     "problem": "; ".join(
                         f"it compares texts, because it cannot use the tokenizer '{path}': {text}"
-                        for path, text in record.tokenizer_problems.items()
+                        for path, text in (record.tokenizers or {}).items()
+                        if text
                     ),
                     "restarts": 0 if report is None else report.num_restarts,
                     "pid": 0 if report is None else report.pid,

@@ -74,8 +74,11 @@ class ServerReport(msgspec.Struct, frozen=True, kw_only=True):
     first_token_buckets: dict[str, float]
     """The histogram of the time to the first token: seconds -> count, as the metrics page has
     it."""
-    tokenizers: dict[str, str] = {}
-    """By path of a tokenizer that a router reads: why this node cannot use it, or ""."""
+    tokenizers: dict[str, str] | None = None
+    """By path of a tokenizer that a router reads: why this node cannot use it, or "". None before
+    the first check."""
+    has_zmq: bool = True
+    """A router on this node can read KV events."""
 
 
 class Silence:
@@ -153,6 +156,7 @@ class Supervisor:
             was_adopted=self.was_adopted,
             first_token_buckets=self._first_token,
             tokenizers=self._tokenizers.problems,
+            has_zmq=self._tokenizers.has_zmq,
         )
 
     def last_lines(self, count: int) -> str:

@@ -58,7 +58,9 @@ class TokenizerChecks:
     """Checks the tokenizers of a list. A file is read again when it changes."""
 
     def __init__(self) -> None:
-        self.problems: dict[str, str] = {}
+        self.problems: dict[str, str] | None = None
+        """None before the first check."""
+        self.has_zmq = True
         self._read: dict[Path, tuple[_Stamp, str]] = {}
         """By file: its version, and its problem."""
 
@@ -67,6 +69,7 @@ class TokenizerChecks:
             paths = msgspec.json.decode(list_file.read_bytes(), type=list[str])
         except (OSError, msgspec.DecodeError):
             return
+        self.has_zmq = importlib.util.find_spec("zmq") is not None
         self.problems = {
             path: _package_problem() or self._read_file(_tokenizer_file(path)) for path in paths
         }

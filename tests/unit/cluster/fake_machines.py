@@ -30,6 +30,8 @@ class FakeMachines:
         self.files: dict[tuple[str, str], bytes] = {}
         self.tokenizers: dict[str, dict[str, str]] = {}
         """By id of a node: what its routers say about tokenizers."""
+        self.without_zmq: set[str] = set()
+        """Ids of nodes."""
         self.stopped: list[str] = []
         self.swept: list[tuple[str, frozenset[str]]] = []
 
@@ -77,9 +79,13 @@ class FakeMachines:
                 spec, node_id, _ = self.servers[name]
                 if spec.publishes_kv_events:
                     made.ports.update(kv_events=9003, kv_replay=9004)
-                self.states[name] = msgspec.structs.replace(
-                    made, tokenizers=self.tokenizers.get(node_id, {})
-                )
+                if spec.tokenizers_file:
+                    made = msgspec.structs.replace(
+                        made,
+                        tokenizers=self.tokenizers.get(node_id),
+                        has_zmq=node_id not in self.without_zmq,
+                    )
+                self.states[name] = made
 
     def lose(self, name: str) -> None:
         """A node goes away with what is known of its servers."""

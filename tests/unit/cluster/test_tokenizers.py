@@ -18,7 +18,7 @@ from naiad.cluster.spec import parse_spec
 from naiad.cluster.supervisor import ServerSpec, Supervisor
 from naiad.cluster.tokenizer_checks import TokenizerChecks, tokenizer_problem
 from naiad.errors import NaiadError
-from naiad.router.config import RouterConfig, check_replicas
+from naiad.router.config import RouterConfig, check_replica
 from tests.unit.cluster.fake_machines import FakeMachines, node
 
 CHAT = """
@@ -71,7 +71,8 @@ class Cluster:
             for name, (_, node_id, _) in self.machines.servers.items()
             if name.startswith("router") and node_id == f"id-{node_name}"
         ]
-        check_replicas(msgspec.json.decode(config, type=RouterConfig).replica)
+        for spec in msgspec.json.decode(config, type=RouterConfig).replica:
+            check_replica(spec)
         decoded: dict[str, Any] = msgspec.json.decode(config)
         return decoded
 
@@ -147,8 +148,6 @@ def test_a_router_that_cannot_use_a_tokenizer_compares_texts(cluster: Cluster) -
     cluster.tick()
     assert cluster.row("head")["kv_events"]
     assert cluster.config("head")["model"]["chat"]["tokenizer"] == "/models/chat"
-    assert "kv_events" not in cluster.row("other")
-    assert "kv_replay" not in cluster.row("other")
     assert cluster.config("other")["model"]["chat"] == {"policy": "prefix", "tokenizer": ""}
     found = {**cluster.controller.status(), "error": ""}
     assert (
@@ -165,6 +164,35 @@ def test_a_router_that_cannot_use_a_tokenizer_compares_texts(cluster: Cluster) -
     cluster.tick()
     assert cluster.config("other") == cluster.config("head")
     assert "compares texts" not in describe({**cluster.controller.status(), "error": ""})
+
+
+def test_a_router_without_pyzmq_keeps_its_replicas(cluster: Cluster) -> None:
+    missing = "the package zmq is not installed: pip install 'naiad[kv-events]'"
+    cluster.machines.tokenizers["id-other"] = {"/models/chat": missing}
+    cluster.machines.without_zmq.add("id-other")
+    cluster.apply(CHAT + TOKENIZER)
+    cluster.tick()
+    assert cluster.row("head")["kv_replay"]
+    assert not {"kv_events", "kv_replay"} & set(cluster.row("other"))
+    assert cluster.row("other")["url"] == cluster.row("head")["url"]
+    assert cluster.config("other")["model"]["chat"]["tokenizer"] == ""
+
+
+def test_a_router_that_runs_gets_a_tokenizer_after_its_node_has_checked_it(
+    cluster: Cluster,
+) -> None:
+    for name in ("id-head", "id-other"):
+        cluster.machines.tokenizers[name] = {}
+    cluster.apply(CHAT)
+    cluster.tick()
+    cluster.apply(CHAT + TOKENIZER)
+    cluster.tick(1)
+    assert cluster.config("other")["model"]["chat"]["tokenizer"] == ""
+    assert "compares texts" not in describe({**cluster.controller.status(), "error": ""})
+    cluster.machines.tokenizers["id-other"] = {"/models/chat": ""}
+    cluster.tick()
+    assert cluster.config("other")["model"]["chat"]["tokenizer"] == "/models/chat"
+    assert cluster.config("head")["model"]["chat"]["tokenizer"] == ""
 
 
 def test_supervisors_of_routers_get_the_list_of_tokenizers(cluster: Cluster) -> None:
