@@ -16,6 +16,10 @@ class FakeLoop:
     def __init__(self) -> None:
         self.timers: list[FakeTimer] = []
         self.soon: list[Callable[[], None]] = []
+        self.now_s = 0.0
+
+    def time(self) -> float:
+        return self.now_s
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> FakeTimer:
         self.timers.append(FakeTimer(delay_s, callback))
@@ -54,6 +58,21 @@ def test_checks_every_connection_in_slices() -> None:
         assert len(checked) - before <= sweep.SLICE_CONNECTIONS
     assert sorted(checked) == sorted(connections)
     assert [timer.delay_s for timer in loop.timers] == [sweep.INTERVAL_S] * 2
+
+
+def test_a_slice_ends_when_its_time_is_over() -> None:
+    checked: list[int] = []
+
+    def check(connection: int) -> None:
+        checked.append(connection)
+        loop.now_s += sweep.SLICE_S * 0.4
+
+    _, loop = start(set(range(7)), check)
+    loop.timers[0].callback()
+    assert len(checked) == 3
+    while loop.soon:
+        loop.soon.pop()()
+    assert sorted(checked) == list(range(7))
 
 
 def test_does_not_check_a_connection_that_has_closed_meanwhile() -> None:
