@@ -34,7 +34,7 @@ from tests.server.harness import Server, free_ports, naiad_command, naiad_enviro
 from tests.server.llm_checkpoint import parameter, write_model
 
 KV_BYTES_PER_TOKEN = 30 * 3 * 64 * 2 * 4
-"""Of SmolLM2-135M: layers, heads, numbers of a head, keys and values, float32."""
+"""SmolLM2-135M has 30 layers with 3 heads of 64 keys and 64 values each, in float32."""
 BLOCK = 16
 WORDS = "abcdefghijklmnopqrstuvwxyz"
 """A letter after a space is one token."""

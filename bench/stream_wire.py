@@ -35,12 +35,19 @@ class Wire(Protocol):
 
 
 class Http:
+    """Events of `generate_stream`."""
+
+    path = "/v2/models/{model}/generate_stream"
+    mark = b"\r\ndata: "
+    """What is counted in a response."""
+
     def __init__(self, port: int, model: str) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._model = model
         self._head = (
-            f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\n"
-            "Host: localhost\r\nContent-Length: %d\r\n\r\n"
+            f"POST {self.path.format(model=model)} HTTP/1.1\r\nHost: localhost\r\n"
+            "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         )
         self._is_begun = False
         self._rest = b""
@@ -49,16 +56,18 @@ class Http:
         return self._socket.fileno()
 
     def send(self, prompt: str, num_out: int) -> None:
-        fields = {
+        body = json.dumps(self._fields(prompt, num_out)).encode()
+        self._socket.sendall((self._head % len(body)).encode() + body)
+        self._is_begun = False
+
+    def _fields(self, prompt: str, num_out: int) -> dict[str, object]:
+        return {
             "text_input": prompt,
             "stream": True,
             "max_tokens": num_out,
             "ignore_eos": True,
             "temperature": 0.6,
         }
-        body = json.dumps(fields).encode()
-        self._socket.sendall((self._head % len(body)).encode() + body)
-        self._is_begun = False
 
     def receive(self) -> tuple[int, bool]:
         data = self._rest + self._socket.recv(READ_BYTES)
@@ -73,52 +82,23 @@ class Http:
         # A chunk ends with a line end; an incomplete chunk is kept until the rest arrives.
         cut = data.rfind(b"\r\n") + 2
         whole, self._rest = data[:cut], data[cut:]
-        return whole.count(b"\r\ndata: "), whole.endswith(b"\r\n0\r\n\r\n")
+        return whole.count(self.mark), whole.endswith(b"\r\n0\r\n\r\n")
 
 
-class Chat:
+class Chat(Http):
     """Streamed chat completions of bench/token_engine.py. Every token has the same text, so tokens
     that share an event are counted, too."""
 
-    def __init__(self, port: int, model: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._model = model
-        self._is_begun = False
-        self._rest = b""
+    path = "/v1/chat/completions"
+    mark = b" tok"
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def send(self, prompt: str, num_out: int) -> None:
-        body = json.dumps(
-            {
-                "model": self._model,
-                "messages": [{"role": "user", "content": prompt}],
-                "stream": True,
-                "max_tokens": num_out,
-            }
-        ).encode()
-        head = (
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        self._socket.sendall(head.encode() + body)
-        self._is_begun = False
-
-    def receive(self) -> tuple[int, bool]:
-        data = self._rest + self._socket.recv(READ_BYTES)
-        if not data:
-            raise RuntimeError("the server closed a connection")
-        if not self._is_begun:
-            if not data.startswith(b"HTTP/1.1 200"):
-                raise RuntimeError(data.decode(errors="replace")[:500])
-            self._is_begun = True
-        if b'data: {"error"' in data:
-            raise RuntimeError(data.decode(errors="replace")[:500])
-        cut = data.rfind(b"\r\n") + 2
-        whole, self._rest = data[:cut], data[cut:]
-        return whole.count(b" tok"), whole.endswith(b"\r\n0\r\n\r\n")
+    def _fields(self, prompt: str, num_out: int) -> dict[str, object]:
+        return {
+            "model": self._model,
+            "messages": [{"role": "user", "content": prompt}],
+            "stream": True,
+            "max_tokens": num_out,
+        }
 
 
 class Whole:
