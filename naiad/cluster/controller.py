@@ -434,7 +434,7 @@ class Controller:
             chosen += [f"--load-model={model}" for model in deployment.models]
         if deployment.tokenizer:
             for setting, port in _KV_SETTINGS.items():
-                endpoint = f"tcp://{node.address}:{{{port}}}"
+                endpoint = f"tcp://{node.url_host}:{{{port}}}"
                 chosen += [
                     f"--backend-config={backend},{setting}={endpoint}" for backend in _LLM_BACKENDS
                 ]
@@ -552,14 +552,14 @@ class Controller:
                 continue
             row = {
                 "name": replica.name,
-                "url": f"http://{node.address}:{report.ports['http']}",
-                "grpc": f"{node.address}:{report.ports['grpc']}",
+                "url": f"http://{node.url_host}:{report.ports['http']}",
+                "grpc": f"{node.url_host}:{report.ports['grpc']}",
                 "node": node.name,
                 "note": replica.placed_because,
             }
             for port in _KV_SETTINGS.values():
                 if port in report.ports:
-                    row[port] = f"tcp://{node.address}:{report.ports[port]}"
+                    row[port] = f"tcp://{node.url_host}:{report.ports[port]}"
             rows.append(row)
         self._rows = {row["name"]: row for row in rows}
         return rows

@@ -37,6 +37,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     unfit: dict[str, str] = {}
     """By deployment: why it could not start here the last time."""
 
+    @property
+    def url_host(self) -> str:
+        """The address as a URL has it."""
+        return f"[{self.address}]" if ":" in self.address else self.address
+
 
 class Placed(msgspec.Struct, frozen=True):
     """A replica that has a node."""

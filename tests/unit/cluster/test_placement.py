@@ -35,6 +35,13 @@ def chosen(choice: Choice) -> str:
     return choice.node_id.removeprefix("id-")
 
 
+@pytest.mark.parametrize(
+    ("address", "host"), [("10.0.0.7", "10.0.0.7"), ("fd00::7", "[fd00::7]")]
+)
+def test_an_ipv6_address_has_brackets_in_urls(address: str, host: str) -> None:
+    assert Node(id="id-a", name="a", address=address).url_host == host
+
+
 def test_spread_takes_the_node_with_the_fewest_replicas() -> None:
     nodes = [node("a"), node("b")]
     assert chosen(place(demand(), nodes, [Placed("d", "id-a")])) == "b"
