@@ -35,9 +35,7 @@ def chosen(choice: Choice) -> str:
     return choice.node_id.removeprefix("id-")
 
 
-@pytest.mark.parametrize(
-    ("address", "host"), [("10.0.0.7", "10.0.0.7"), ("fd00::7", "[fd00::7]")]
-)
+@pytest.mark.parametrize(("address", "host"), [("10.0.0.7", "10.0.0.7"), ("fd00::7", "[fd00::7]")])
 def test_an_ipv6_address_has_brackets_in_urls(address: str, host: str) -> None:
     assert Node(id="id-a", name="a", address=address).url_host == host
 
