@@ -1,14 +1,16 @@
 """Requests per second and CPU time per request with 1, 2, 4 and 8 frontend processes.
 
     python -m bench.frontends --frontends 1 2 4 8 --instances 8 --connections 256 --wrk PATH
-    python -m bench.frontends --model onnx --half --perf-analyzer PATH --clients 4 --triton COMMAND
+    python -m bench.frontends --model onnx --half --perf-analyzer PATH --triton COMMAND
     python -m bench.frontends --plot add_sub.jsonl onnx.jsonl > docs/images/frontends.svg
 
 Each row is a server of its own, with `add_sub` or a small ONNX model and dynamic batching, under
 wrk. `scheduler` is how busy the server process was, `frontends` and `workers` are how many CPUs
-those processes used together. `few_connections` repeats it with a sixteenth of the connections.
+those processes used together. `fewer` repeats it with a quarter and a sixteenth of the connections.
 `half` (--half) is the latency at half of the row's own rate: the connections pause between their
-requests. `perf_analyzer` is what --clients perf_analyzers at once get, by the server's count.
+requests. `perf_analyzer_http` and `_grpc` are what several perf_analyzers at once get, by the
+server's count, and how many CPUs they used themselves; --clients says how many perf_analyzers with
+how many threads and concurrent requests each, such as 4x4x64.
 --triton adds a row for the genuine Triton, whose command gets {repository}, {http}, {grpc} and
 {metrics} filled in. Commands may begin with `env NAME=VALUE`.
 """
@@ -158,29 +160,38 @@ def half_load(options: argparse.Namespace, port: int, full_rate: float) -> dict[
     return wrk(options, port, connections, options.seconds, mean_ms)
 
 
-def perf_analyzers(options: argparse.Namespace, server: Server, protocol: str) -> dict[str, Any]:
+def perf_analyzers(
+    options: argparse.Namespace, server: Server, protocol: str, setting: str
+) -> dict[str, Any]:
     """Several perf_analyzers at once. The server counts, because their own windows differ."""
     name = "tiny" if options.model == "onnx" else "add_sub"
+    processes, threads, concurrency = setting.split("x")
     command = [
         *shlex.split(options.perf_analyzer), "-m", name, "-i", protocol,
         "-u", server.grpc if protocol == "grpc" else server.http, "--async",
-        "--max-threads", "4", "--concurrency-range", "64", "-p", "10000",
+        "--max-threads", threads, "--concurrency-range", concurrency, "-p", "10000",
     ]  # fmt: skip
     clients = [
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(options.clients)
+        for _ in range(int(processes))
     ]
     try:
         time.sleep(2)
         before, start_s = success_count(server, name), time.monotonic()
+        before_cpu_s = sum(cpu_s(client.pid) for client in clients)
         time.sleep(options.seconds)
         after, took_s = success_count(server, name), time.monotonic() - start_s
+        used_cpus = (sum(cpu_s(client.pid) for client in clients) - before_cpu_s) / took_s
         num_running = sum(client.poll() is None for client in clients)
     finally:
         for client in clients:
             client.kill()
             client.wait()
-    return {"inferences_per_s": round((after - before) / took_s), "clients": num_running}
+    return {
+        "inferences_per_s": round((after - before) / took_s),
+        "clients": num_running,
+        "client_cpus": round(used_cpus, 2),
+    }
 
 
 def success_count(server: Server, name: str) -> int:
@@ -227,13 +238,18 @@ def measure(frontends: int, folder: Path, options: argparse.Namespace) -> dict[s
             "cpu_us_per_request": round(total_us, 1),
             "busy": {name: round(used_s / took_s, 2) for name, used_s in used.items()},
         }
-        few = max(options.connections // 16, options.threads)
-        row["few_connections"] = wrk(options, server.http_port, few, 2)
+        row["fewer"] = {
+            count: wrk(options, server.http_port, max(count, options.threads), 2)
+            for count in (options.connections // 4, options.connections // 16)
+        }
         if options.half:
             row["half"] = half_load(options, server.http_port, full["requests_per_s"])
         if options.perf_analyzer:
             for protocol in ("http", "grpc"):
-                row[f"perf_analyzer_{protocol}"] = perf_analyzers(options, server, protocol)
+                row[f"perf_analyzer_{protocol}"] = {
+                    setting: perf_analyzers(options, server, protocol, setting)
+                    for setting in options.clients
+                }
         return row
     finally:
         server.stop()
@@ -302,7 +318,7 @@ def main() -> None:
     parser.add_argument("--model", choices=["add_sub", "onnx"], default="add_sub")
     parser.add_argument("--half", action="store_true")
     parser.add_argument("--perf-analyzer", default="")
-    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--clients", nargs="+", default=["4x4x64", "8x1x32"])
     parser.add_argument("--triton", default="")
     options = parser.parse_args()
     if options.plot is not None:

@@ -89,7 +89,7 @@ class RemoteRequests:
         """Handle -> the stream, and the id of its request."""
         self._held: dict[int, list[tuple[ResponseStream, InferResponse | None, bool]]] = {}
         """Handle -> responses that were on their way when the client stopped to keep up."""
-        self._unsent = Outbox(loop, self._send_all)
+        self._unsent = Outbox(loop, self._send_all, channel.has_unread)
         self.is_grpc = False
         """Where the request that is being sent comes from."""
 
@@ -180,6 +180,7 @@ class RemoteRequests:
             self._deliver(item)
         for bundle in message.bundles:
             self._deliver_bundle(bundle)
+        self._unsent.resume()
 
     def _deliver_bundle(self, bundle: BundleResponse) -> None:
         name, version, pop = bundle.model_name, bundle.model_version, self._streams.pop

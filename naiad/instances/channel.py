@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import array
 import asyncio
+import fcntl
 import os
 import socket
+import termios
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -47,6 +49,7 @@ class Channel(Generic[M]):
         self._out = bytearray()
         self._buffer = bytearray(READ_BYTES)  # its pages cost nothing until a message is that long
         self._waiting: deque[tuple[bytes, Rights]] = deque()
+        self._num_unread = array.array("i", [0])
         self.is_closed = False
         loop.add_reader(sock, self._on_readable)
 
@@ -128,6 +131,13 @@ class Channel(Generic[M]):
     def unsent_bytes(self) -> int:
         """Bytes that the peer has not made room for."""
         return sum(len(data) for data, _ in self._waiting)
+
+    def has_unread(self) -> bool:
+        """True while the peer has not read everything that was sent."""
+        if self.is_closed:
+            return False
+        fcntl.ioctl(self._sock, termios.TIOCOUTQ, self._num_unread)
+        return self._num_unread[0] > 0
 
     def drain(self) -> None:
         """Handles everything that has arrived, now."""

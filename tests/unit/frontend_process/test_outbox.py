@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from naiad.frontend_process.outbox import ENOUGH, MAX_TURNS, Outbox
+from naiad.frontend_process.outbox import ENOUGH, MAX_KEPT_S, MAX_TURNS, WAKE_UP_S, Outbox
 
 
 def make() -> tuple[Outbox[int], list[list[int]]]:
@@ -60,3 +60,75 @@ async def test_flush_sends_everything_and_nothing_twice() -> None:
     for _ in range(MAX_TURNS + 2):
         await asyncio.sleep(0)
     assert sent == [[1, 2]]
+
+
+class Receiver:
+    """Reads messages when it is told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[int]] = []
+        self.has_unread = False
+        self.now_s = 1.0
+        self.outbox: Outbox[int] = Outbox(
+            asyncio.get_running_loop(), self._on_sent, lambda: self.has_unread, lambda: self.now_s
+        )
+
+    def _on_sent(self, items: list[int]) -> None:
+        self.sent.append(items)
+        self.has_unread = True
+
+
+async def turns() -> None:
+    for _ in range(MAX_TURNS + 2):
+        await asyncio.sleep(0)
+
+
+async def test_a_receiver_that_may_still_wake_up_gets_the_next_message_at_once() -> None:
+    receiver = Receiver()
+    receiver.outbox.add(1)
+    await turns()
+    receiver.now_s += WAKE_UP_S / 2
+    receiver.outbox.add(2)
+    await turns()
+    assert receiver.sent == [[1], [2]]
+
+
+async def test_items_for_a_busy_receiver_travel_together_when_it_has_read() -> None:
+    receiver = Receiver()
+    receiver.outbox.add(1)
+    await turns()
+    receiver.now_s += 2 * WAKE_UP_S
+    receiver.outbox.add(2)
+    await turns()
+    receiver.outbox.add(3)
+    await turns()
+    receiver.outbox.resume()
+    await turns()
+    assert receiver.sent == [[1]], "it has not read the first message"
+    receiver.has_unread = False
+    receiver.outbox.resume()
+    await turns()
+    assert receiver.sent == [[1], [2, 3]]
+
+
+async def test_enough_items_are_sent_to_a_busy_receiver() -> None:
+    receiver = Receiver()
+    receiver.outbox.add(0)
+    await turns()
+    receiver.now_s += 2 * WAKE_UP_S
+    for number in range(1, ENOUGH + 1):
+        receiver.outbox.add(number)
+        await asyncio.sleep(0)
+    assert receiver.sent == [[0], list(range(1, ENOUGH + 1))]
+
+
+async def test_items_for_a_receiver_that_never_reads_are_sent_all_the_same() -> None:
+    receiver = Receiver()
+    receiver.outbox.add(1)
+    await turns()
+    receiver.now_s += 2 * WAKE_UP_S
+    receiver.outbox.add(2)
+    is_sent = asyncio.Event()
+    asyncio.get_running_loop().call_later(2 * MAX_KEPT_S, is_sent.set)
+    await is_sent.wait()
+    assert receiver.sent == [[1], [2]]
