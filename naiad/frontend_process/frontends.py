@@ -24,6 +24,7 @@ import msgspec
 
 from naiad import log
 from naiad.errors import NaiadError
+from naiad.frontend_process.balance import find_unevenness
 from naiad.frontend_process.launcher import LauncherProcess
 from naiad.frontend_process.messages import (
     GRPC,
@@ -31,6 +32,7 @@ from naiad.frontend_process.messages import (
     Accept,
     ForkFrontend,
     FromLauncher,
+    GiveUp,
     KillFrontend,
     Leave,
     Logging,
@@ -270,6 +272,7 @@ class Frontends:
             for session in list(self._sessions.values()):
                 session.drop_slots(dropped)
                 self._check(session, time.monotonic_ns())
+            self._balance()
 
     def _refresh_soon(self) -> None:
         """The models that serve have changed, and may change again in this turn of the loop."""
@@ -312,6 +315,19 @@ class Frontends:
             return
         session.is_slow = waited_s > SLOW_S
         session.ask_alive(now_ns)
+
+    def _balance(self) -> None:
+        """Moves connections of a frontend that has most of the work. What that has changed shows
+        when it has responded again, so its next turn is two looks away."""
+        serving = {
+            session: session.busy for session in self._sessions.values() if session.is_serving
+        }
+        uneven = find_unevenness(serving)
+        for session in serving:
+            was_hot, session.is_hot = session.is_hot, False
+            if uneven is not None and session is uneven.hottest and not was_hot:
+                session.is_hot = True
+                session.send(GiveUp(uneven.share))
 
     # What frontends know.
 
@@ -380,7 +396,8 @@ class Frontends:
         )
 
     def _least_loaded(self, endpoint: str) -> FrontendSession | None:
-        """The frontend with the fewest connections of this kind; None if no frontend serves."""
+        """The frontend with the fewest connections of this kind, one with too much work last; None
+        if no frontend serves."""
         serving = [
             session
             for session in self._sessions.values()
@@ -391,6 +408,7 @@ class Frontends:
         return min(
             serving,
             key=lambda session: (
+                session.is_hot,
                 session.num_connections(endpoint),
                 session.num_connections(HTTP) + session.num_connections(GRPC),
             ),

@@ -66,7 +66,13 @@ class FrontendHttp:
         self._side_thread = SideThread()
         self._tunnels = Tunnels()
         infer = InferRoutes(core, options, self._side_thread, guard, self._leaves)
-        openai = GenerationRoutes(core, options, self._side_thread, None, self._leaves_openai)
+        openai = GenerationRoutes(
+            core,
+            options,
+            self._side_thread,
+            lambda connection, _head: connection.must_leave,
+            self._leaves_openai,
+        )
         self._table = RouteTable(
             [*infer.entries(), *openai.entries()],
             options.restricted_apis,
@@ -81,8 +87,26 @@ class FrontendHttp:
         )
         self.endpoint.move = self._move
 
-    def _leaves(self, _connection: Http1Connection, _head: Head, name: str, version: str) -> bool:
-        return not self._models.is_served(name, version)
+    def _leaves(self, connection: Http1Connection, _head: Head, name: str, version: str) -> bool:
+        return connection.must_leave or not self._models.is_served(name, version)
+
+    def give_up(self, share: float) -> None:
+        """Gives up this part of the connections that have a request under way. The only one stays:
+        it would be as much work for another frontend."""
+        working = [
+            connection
+            for connection in self.endpoint.connections
+            if connection.is_working
+            and not connection.must_leave
+            and connection.transport.get_extra_info("ssl_object") is None
+        ]
+        if len(working) < 2:
+            return
+        for connection in working[: max(1, round(share * len(working)))]:
+            # To the server process and on to another frontend: these two moves are not the client's
+            # doing and do not count.
+            connection.num_moves -= 2
+            connection.give_up()
 
     def _leaves_openai(self, exchange: Exchange, model_name: str) -> bool:
         """A model that is not served here, or that only leads to a language model, is the server

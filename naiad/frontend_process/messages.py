@@ -244,6 +244,8 @@ class Alive(Message, tag=111):
     """The reply to `AskAlive`, and the first message of a frontend."""
 
     number: int
+    busy: float = 0.0
+    """The part of the time since the last reply in which the frontend had work."""
 
 
 class Current(Message, tag=112):
@@ -454,6 +456,13 @@ class Logging(Message, tag=131):
     settings: dict[str, str | bool | int]
 
 
+class GiveUp(Message, tag=135):
+    """The frontend has more work than others: this part of the HTTP connections that it works for
+    goes to the server process, each before its next request, and from there to others."""
+
+    share: float
+
+
 class ReadAgain(Message, tag=130):
     """SIGHUP: the frontend reads its certificates and opens its log file again."""
 
@@ -529,6 +538,7 @@ ToFrontend: TypeAlias = (
     | AskAlive
     | Stop
     | Logging
+    | GiveUp
     | ReadAgain
     | KeyState
     | Entered

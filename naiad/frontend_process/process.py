@@ -13,6 +13,7 @@ import gc
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable
 
 import msgspec
@@ -37,6 +38,7 @@ from naiad.frontend_process.messages import (
     Counted,
     Current,
     Entered,
+    GiveUp,
     KeysCurrent,
     KeyState,
     Leave,
@@ -98,6 +100,17 @@ def _apply_host_policy(options: FrontendOptions, index: int) -> None:
         log.warning(f"the host policy of frontend process {index} is not applied: {not_applied}")
 
 
+def _worked_s() -> float:
+    """The time that this thread has run, or has waited for a CPU: on a machine that others share,
+    the first alone would show an overloaded thread as idle."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:
+            ran_ns, waited_ns, _ = map(int, file.read().split())
+    except (OSError, ValueError):  # not every kernel counts it
+        return time.thread_time()
+    return (ran_ns + waited_ns) / 1e9
+
+
 class FrontendProcess:
     def __init__(
         self,
@@ -117,6 +130,8 @@ class FrontendProcess:
         self._num_accepted = {HTTP: 0, GRPC: 0}
         self._is_report_due = False
         self._faults: dict[str, dict[str, int]] = {}
+        self._measured = time.monotonic(), _worked_s()
+        """When the work of the event loop was last measured, and how much it was by then."""
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -205,7 +220,9 @@ class FrontendProcess:
             case CallIdle():
                 self._grpc.calls.on_idle(message)
             case AskAlive():
-                self._channel.send(Alive(message.number))
+                self._channel.send(Alive(message.number, self._busy_share()))
+            case GiveUp():
+                self._http.give_up(message.share)
             case Stop():
                 self._start(self._stop(message.grace_s))
             case Logging():
@@ -256,6 +273,12 @@ class FrontendProcess:
                     watch.reread()
                 except NaiadError as error:
                     log.error(f"the certificates stay as they were: {error.message}")
+
+    def _busy_share(self) -> float:
+        """The part of the time since the last call in which the event loop had work."""
+        (then_s, then_worked_s), now_s, worked_s = self._measured, time.monotonic(), _worked_s()
+        self._measured = now_s, worked_s
+        return (worked_s - then_worked_s) / max(now_s - then_s, 1e-3)
 
     # Connections.
 

@@ -158,6 +158,10 @@ class FrontendSession:
         """When the frontend was asked whether it is alive; 0 if it has responded."""
         self.is_slow = False
         """It has not responded for a while, and gets no more connections."""
+        self.busy = 0.0
+        """The part of the time in which it had work, when it last responded."""
+        self.is_hot = False
+        """It has much more work than another one, which gets connections first."""
         self._num_asked = 0
         self._channel: Channel[FromFrontend] = Channel(
             loop,
@@ -256,6 +260,7 @@ class FrontendSession:
                 self.faults = message.faults
             case Alive():
                 self.asked_ns = 0
+                self.busy = message.busy
                 if not self.is_serving:
                     self.is_serving = True
                     self._on_alive(self)

@@ -4,6 +4,7 @@ dies or hangs takes only its own connections with it."""
 from __future__ import annotations
 
 import collections
+import contextlib
 import http.client
 import json
 import os
@@ -50,20 +51,24 @@ def frontends(server: Server) -> list[int]:
     return found
 
 
-def num_sockets(pid: int, port: int) -> int:
-    """The connections of a process whose local port is this one."""
-    inodes = set()
+def client_ports(pid: int, port: int) -> set[int]:
+    """The ports of the clients whose connections to `port` a process has."""
+    links = set()
+    for entry in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            links.add(os.readlink(f"/proc/{pid}/fd/{entry}"))
+    ports = set()
     for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
-        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "01":
-            inodes.add(f"socket:[{fields[9]}]")
-    links = []
-    for entry in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            links.append(os.readlink(f"/proc/{pid}/fd/{entry}"))
-        except OSError:
-            continue
-    return len(inodes.intersection(links))
+        local, remote = (int(fields[place].rpartition(":")[2], 16) for place in (1, 2))
+        if local == port and fields[3] == "01" and f"socket:[{fields[9]}]" in links:
+            ports.add(remote)
+    return ports
+
+
+def num_sockets(pid: int, port: int) -> int:
+    """The connections of a process whose local port is this one."""
+    return len(client_ports(pid, port))
 
 
 @pytest.fixture
@@ -177,6 +182,58 @@ def test_counts_of_two_frontends_are_sums(server: Server) -> None:
     assert not load.errors
     assert load.num_broken == 0
     assert success_count(server) == load.num_ok
+
+
+class Flood:
+    """A thread that sends requests over the connection of a client as fast as it can, many before
+    it reads a response, and counts the responses."""
+
+    MANY = 64
+    OK = b"HTTP/1.1 200 OK\r\n"
+
+    def __init__(self, client: Client, is_stopped: threading.Event) -> None:
+        self._sock = client.connection.sock
+        self._is_stopped = is_stopped
+        self.num_ok = 0
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        head = f"POST /v2/models/word/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(ANY)}"
+        requests = (head.encode() + b"\r\n\r\n" + ANY) * self.MANY
+        while not self._is_stopped.is_set():
+            self._sock.sendall(requests)
+            data = b""
+            while data.count(b"}]}") < self.MANY:
+                received = self._sock.recv(1 << 20)
+                assert received, "the connection ended"
+                data += received
+            self.num_ok += data.count(self.OK)
+
+
+def test_work_moves_to_the_frontend_that_has_none(server: Server, connect: Connect) -> None:
+    clients = connect(server, 12)
+    for client in clients:
+        client.infer()
+    first, second = frontends(server)
+    ports = {client.connection.sock.getsockname()[1]: client for client in clients}
+    hot = client_ports(first, server.http_port)
+    is_stopped = threading.Event()
+    floods = [Flood(ports[port], is_stopped) for port in hot]
+    try:
+        eventually(
+            lambda: bool(hot & client_ports(second, server.http_port)),
+            "the other frontend serves some of the clients that send much",
+            HUNG_LIMIT_S,
+        )
+    finally:
+        is_stopped.set()
+        for flood in floods:
+            flood.thread.join()
+    assert success_count(server) == 12 + sum(flood.num_ok for flood in floods)
+    assert hot & client_ports(first, server.http_port), "it keeps its part"
+    for client in clients:
+        assert client.infer() == "first"
 
 
 def test_both_frontends_serve_connections(server: Server, connect: Connect) -> None:

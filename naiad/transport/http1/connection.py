@@ -66,6 +66,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         "_since_s",
         "_stalled_since_s",
         "_transport",
+        "must_leave",
         "num_moves",
         "wrap_transport",
     )
@@ -114,6 +115,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._last_unsent_bytes = 0
         self.num_moves = 0
         """How often the connection has moved to another process."""
+        self.must_leave = False
+        """Another process must serve the next request, and knows what to do with it."""
         self.wrap_transport: Callable[[asyncio.BaseTransport], asyncio.Transport] | None = None
         """Set where another process has the client's side of the connection."""
 
@@ -442,6 +445,16 @@ class Http1Connection(asyncio.BufferedProtocol):
     @property
     def transport(self) -> asyncio.Transport:
         return self._transport
+
+    @property
+    def is_working(self) -> bool:
+        """A request of the connection is under way."""
+        return bool(self._responses.exchanges)
+
+    def give_up(self) -> None:
+        """Moves the connection before its next request."""
+        self.must_leave = True
+        self._responses.fast_path = None
 
     def _leave(self, data: bytes) -> None:
         """Moves the connection to another process once everything before `data` has been sent."""
