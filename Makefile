@@ -55,8 +55,8 @@ test-browser: $(VENV)/.dev  ## the console's tests in chromium (apt-get install 
 	cd build/axe && (test -f package/axe.min.js || (npm pack -s axe-core@4.14.0 && tar xzf axe-core-4.14.0.tgz package/axe.min.js) || echo "axe-core: not available, its tests skip")
 	$(BIN)/python -m pytest tests/browser
 
-test-cluster: $(VENV)/.dev  ## naiad cluster on a real Ray cluster of three raylets on this machine (installs Ray, 300 MB)
-	$(BIN)/python -m pip install -q -e '.[ray]'
+test-cluster: $(VENV)/.dev  ## naiad cluster on a real Ray cluster of three raylets on this machine (installs Ray, 300 MB, and torch)
+	$(BIN)/python -m pip install -q "torch==2.13.0" -e '.[ray,llm,kv-events]'
 	$(BIN)/python -m pytest tests/cluster -p no:warnings
 
 test-gpu:  ## on a GPU, with the PYTHON that has torch: kernels, engine, 10,000 random requests, the server, compute-sanitizer
