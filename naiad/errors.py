@@ -48,6 +48,9 @@ class NaiadError(Exception):
     is_leaving = False
     """The server process says that it stops, or that the model does not serve. It is set in
     frontend processes only."""
+    is_refusal = False
+    """The server process says that the request has not reached a model. It is set in frontend
+    processes only, where a request that the core refuses gets this error as its response."""
 
     def __init__(
         self, code: Code, message: str, retry_after_s: int | None = None, *, details: str = ""

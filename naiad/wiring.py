@@ -560,6 +560,7 @@ def start_frontend_launcher(settings: Settings) -> LauncherProcess | None:
             memory_bytes(settings),
             _key_options(settings),
             tuple(map(HostPolicies(settings.host_policy).frontend_place, range(count))),
+            settings.model_namespacing,
         )
     )
 

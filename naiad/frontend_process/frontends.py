@@ -380,10 +380,10 @@ class Frontends:
         )
 
     def leaves_openai(self, connection: Http1Connection, head: Head) -> bool:
-        """Whether a frontend serves this connection, which has sent a request for text. Which model
-        generates it is in the body: a frontend that does not serve the model gives the connection
-        back."""
-        return self._models.has_language_models and self._may_leave(connection, head)
+        """Whether a frontend serves this connection, which has sent an inference request of
+        OpenAI's. Its model is in the body: a frontend that does not serve the model gives the
+        connection back."""
+        return self._may_leave(connection, head)
 
     def _may_leave(self, connection: Http1Connection, head: Head) -> bool:
         return (

@@ -1,5 +1,5 @@
-"""The gRPC endpoint of a frontend process: it serves ModelInfer for models that the server lets
-frontends serve, and forwards every other call to the server process.
+"""The gRPC endpoint of a frontend process: it serves ModelInfer and ModelStreamInfer for models
+that the server lets frontends serve, and forwards every other call to the server process.
 
 A forwarded call is received, deframed, decompressed, compressed and timed here; the handler runs
 there (naiad.frontend_process.forwarded_call).
@@ -32,12 +32,13 @@ from naiad.frontend_process.messages import (
     content_of,
 )
 from naiad.frontend_process.peer import describe_peer
-from naiad.frontend_process.remote_core import ModelTable, RemoteCore
+from naiad.frontend_process.remote_core import ModelTable, RemoteCore, ServingCore
 from naiad.frontend_process.remote_guard import RemoteAdmission, has_session
-from naiad.frontends.grpc.frontend import MODEL_INFER
+from naiad.frontends.grpc.frontend import MODEL_INFER, MODEL_STREAM_INFER
 from naiad.frontends.grpc.infer import ModelInfer, fast_path_responder
 from naiad.frontends.grpc.response import fail
 from naiad.frontends.grpc.restriction import build_restriction
+from naiad.frontends.grpc.stream_infer import ModelStreamInfer, RequestStream
 from naiad.frontends.header_forward import HeaderForward
 from naiad.frontends.side_thread import SideThread
 from naiad.instances.channel import Channel
@@ -49,22 +50,26 @@ from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import Method
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.protocol import GrpcProtocol
-from naiad.transport.grpc.status import Status
+from naiad.transport.grpc.status import STATUS, Status, retry_fields
 
 
 class FrontendGrpc:
     def __init__(
         self,
         core: RemoteCore,
+        stream_core: ServingCore,
         models: ModelTable,
         options: GrpcOptions,
         methods: Iterable[MethodKind],
         budget: MemoryBudget,
         channel: Channel[ToFrontend],
         guard: Guard | None,
+        *,
+        is_namespacing: bool,
     ) -> None:
         """`guard` is None where nobody needs an API key."""
         self._models = models
+        self._is_namespacing = is_namespacing
         self._guard = guard
         self.calls = ForwardedCalls(channel, has_keys=guard is not None)
         self._side_thread = SideThread()
@@ -74,6 +79,14 @@ class FrontendGrpc:
         self._plans = MessagePlans(core) if options.fast_paths else None
         decode = decode_small_request if self._plans is None else self._plans.decode
         self._infer = ModelInfer(core, headers, self._side_thread, decode)
+        self._stream_infer = ModelStreamInfer(
+            stream_core,
+            headers,
+            options.max_stream_requests_in_flight,
+            lambda: self.endpoint.is_stopping,
+            self._side_thread,
+            decode,
+        )
         self.endpoint = GrpcEndpoint(
             [self._method(kind) for kind in methods],
             options,
@@ -86,13 +99,14 @@ class FrontendGrpc:
         )
 
     def _method(self, kind: MethodKind) -> Method:
-        is_infer = kind.path == MODEL_INFER
+        is_infer, is_stream_infer = kind.path == MODEL_INFER, kind.path == MODEL_STREAM_INFER
         unary = self._model_infer if is_infer else self.calls.forward
+        stream = self._model_stream_infer if is_stream_infer else self.calls.open
         return Method(
             kind.path,
             kind.api,
             unary=None if kind.is_stream else unary,
-            stream=self.calls.open if kind.is_stream else None,
+            stream=stream if kind.is_stream else None,
             allocate=self._infer.allocate if is_infer or kind.is_stream else None,
             is_compressed=kind.is_compressed,
         )
@@ -102,9 +116,12 @@ class FrontendGrpc:
         return GrpcFastPath(protocol, self._plans, MODEL_INFER, fast_path_responder, fail)
 
     def _make_gate(self, method: Method, metadata: dict[str, str]) -> Entrance | None:
-        """Calls that are forwarded have no gate here: the server process asks its own guard."""
+        """Calls that are always forwarded have no gate here: the server process asks its own
+        guard."""
         assert self._guard is not None
-        if method.path != MODEL_INFER or has_session(metadata.get("cookie", "").encode("latin-1")):
+        if method.path not in (MODEL_INFER, MODEL_STREAM_INFER) or has_session(
+            metadata.get("cookie", "").encode("latin-1")
+        ):
             return None
         return self._guard.gate(method.api, read_text(metadata))
 
@@ -116,14 +133,27 @@ class FrontendGrpc:
         ):
             self._infer.infer(call, message)
         else:
-            if isinstance(call.admission, RemoteAdmission):
-                call.admission.discard()
-                call.admission = None
+            _discard_admission(call)
             self.calls.forward(call, message)
+
+    def _model_stream_infer(self, call: Call) -> RequestStream | ForwardedStream:
+        """The messages of a stream name its models. Those that are not known here are the server
+        process's to refuse, except where a name may mean several."""
+        is_open = self._guard is None or call.head.gate is not None
+        if is_open and not self._models.is_traced and not self._is_namespacing:
+            return self._stream_infer.open(call)
+        return self.calls.open(call)
 
     async def stop(self, grace_s: float) -> None:
         await self.endpoint.stop(grace_s)
         self._side_thread.stop()
+
+
+def _discard_admission(call: Call) -> None:
+    """The server process handles the message, and asks its own guard."""
+    if isinstance(call.admission, RemoteAdmission):
+        call.admission.discard()
+    call.admission = None
 
 
 class _Forwarded:
@@ -277,7 +307,8 @@ class ForwardedCalls:
 class ForwardedStream:
     """The handler of a call with a stream of requests (naiad.transport.grpc.method.MessageStream).
 
-    The server process asks its guard for every message, so none is refused here.
+    The server process asks its guard for every message. A message that the guard of this process
+    refuses, because its key is no longer valid, ends the stream as it would there.
     """
 
     def __init__(self, calls: ForwardedCalls, forwarded: _Forwarded) -> None:
@@ -289,10 +320,11 @@ class ForwardedStream:
         return self._forwarded.is_idle
 
     def on_message(self, message: Buffer) -> None:
+        _discard_admission(self._forwarded.call)
         self._calls.on_message(self._forwarded, message)
 
     def on_refusal(self, message: Buffer, error: NaiadError) -> None:
-        fail(self._forwarded.call, error)
+        self._forwarded.call.abort(STATUS[error.code], error.message, retry_fields(error))
 
     def on_half_close(self) -> None:
         self._calls.on_half_close(self._forwarded)

@@ -19,7 +19,7 @@ from naiad.core.memory_budget import MemoryBudget
 from naiad.errors import unavailable
 from naiad.frontend_process.messages import Peer
 from naiad.frontend_process.peer import describe_peer
-from naiad.frontend_process.remote_core import ModelTable, RemoteCore
+from naiad.frontend_process.remote_core import ModelTable, RemoteCore, ServingCore
 from naiad.frontend_process.remote_guard import RemoteAdmission, has_session
 from naiad.frontend_process.tunnel import Tunnels
 from naiad.frontends.http.browser_check import BrowserCheck
@@ -29,11 +29,11 @@ from naiad.frontends.http.load_report import FORMAT_HEADER
 from naiad.frontends.http.options import HttpOptions
 from naiad.frontends.http.response import respond_openai_error
 from naiad.frontends.http.routes import RouteTable
-from naiad.frontends.openai.frontend import GenerationRoutes
+from naiad.frontends.openai.frontend import InferenceRoutes
 from naiad.frontends.side_thread import SideThread
 from naiad.keys.guard import Guard
 from naiad.protocol.openai.error import from_core
-from naiad.repository.repository import RETRY_AFTER_S
+from naiad.repository.repository import LATEST, RETRY_AFTER_S
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.exchange import Exchange
@@ -42,7 +42,7 @@ from naiad.transport.http1.route import Route
 
 _is_served_path = re.compile(
     f"{MODEL_PATH}/(?:infer|generate|generate_stream)"
-    "|/v1/(?:chat/completions|completions|responses)".encode()
+    "|/v1/(?:chat/completions|completions|responses|embeddings)".encode()
 ).fullmatch
 _BUSY = "the request could not be passed on, because others follow on its connection; send it again"
 SendAway = Callable[[int, bytes, int, Peer | None], None]
@@ -54,6 +54,7 @@ class FrontendHttp:
     def __init__(
         self,
         core: RemoteCore,
+        openai_core: ServingCore,
         models: ModelTable,
         options: HttpOptions,
         budget: MemoryBudget,
@@ -66,8 +67,8 @@ class FrontendHttp:
         self._side_thread = SideThread()
         self._tunnels = Tunnels()
         infer = InferRoutes(core, options, self._side_thread, guard, self._leaves)
-        openai = GenerationRoutes(
-            core,
+        openai = InferenceRoutes(
+            openai_core,
             options,
             self._side_thread,
             lambda connection, _head: connection.must_leave,
@@ -109,9 +110,8 @@ class FrontendHttp:
             connection.give_up()
 
     def _leaves_openai(self, exchange: Exchange, model_name: str) -> bool:
-        """A model that is not served here, or that only leads to a language model, is the server
-        process's."""
-        if self._models.is_language_model(model_name):
+        """A model that is not served here is the server process's."""
+        if self._models.is_served(model_name, LATEST):
             return False
         if isinstance(exchange.admission, RemoteAdmission):
             exchange.admission.discard()

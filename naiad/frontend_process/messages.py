@@ -155,6 +155,17 @@ class ReceivedInfer(Message, tag=100):
     bundles: list[ReceivedBundle] = []
 
 
+class AskModel(Message, tag=151):
+    """A request of a stream names a model that the frontend does not know. The response is the
+    error for the client."""
+
+    handle: int
+    model_name: str
+    model_version: str
+    entrance: JobEntrance | None = None
+    """None where nobody needs an API key."""
+
+
 class Peer(msgspec.Struct, array_like=True, frozen=True):
     """The client at the other end of a connection that a frontend has."""
 
@@ -332,7 +343,7 @@ class RemoteModel(msgspec.Struct, array_like=True):
     copy: int
     spec: ModelSpec
     config: bytes = b""
-    """The ModelConfig of a language model, which OpenAI's routes read; empty for other models."""
+    """What OpenAI's routes read of the ModelConfig, encoded; often empty."""
 
 
 class Models(Message, tag=120):
@@ -340,6 +351,8 @@ class Models(Message, tag=120):
 
     generation: int
     models: list[RemoteModel]
+    is_traced: bool = False
+    """Traces are sampled: the frontend serves nothing but the streams that are open."""
 
 
 class KeyState(Message, tag=132):
@@ -502,6 +515,7 @@ FromFrontend: TypeAlias = (
     | Released
     | Unmapped
     | ReceivedInfer
+    | AskModel
     | Abandon
     | Leave
     | StreamFlow

@@ -42,3 +42,5 @@ class FrontendOptions:
     """None where nobody needs an API key."""
     places: tuple[HostPlace, ...] = ()
     """The CPU cores and the NUMA node of each process, where a host policy says so."""
+    is_namespacing: bool = False
+    """A name in a request may mean a model of any repository."""

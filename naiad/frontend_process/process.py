@@ -53,7 +53,12 @@ from naiad.frontend_process.messages import (
     ToFrontend,
 )
 from naiad.frontend_process.options import FrontendOptions
-from naiad.frontend_process.remote_core import ModelTable, RemoteCore, RemoteRequests
+from naiad.frontend_process.remote_core import (
+    ModelTable,
+    RemoteCore,
+    RemoteRequests,
+    ServingCore,
+)
 from naiad.frontend_process.remote_guard import RemoteGuard
 from naiad.frontend_process.shared_budget import SharedBudget, SharedPage
 from naiad.instances.channel import Channel
@@ -150,10 +155,15 @@ class FrontendProcess:
         self._channel.link.tolerate_lost_descriptors()
         self._requests = RemoteRequests(loop, self._channel)
         self._models = ModelTable(self._requests, arena)
-        self._guard = None if options.keys is None else RemoteGuard(options.keys, self._channel)
+        self._guard = (
+            None
+            if options.keys is None
+            else RemoteGuard(options.keys, self._channel, self._requests.flush)
+        )
         guard = None if self._guard is None else self._guard.guard
         self._http = FrontendHttp(
             RemoteCore(HTTP, self._models, self._requests, arena),
+            ServingCore(HTTP, self._models, self._requests, arena),
             self._models,
             options.http,
             self._budget,
@@ -162,12 +172,14 @@ class FrontendProcess:
         )
         self._grpc = FrontendGrpc(
             RemoteCore(GRPC, self._models, self._requests, arena),
+            ServingCore(GRPC, self._models, self._requests, arena),
             self._models,
             options.grpc,
             self._methods,
             self._budget,
             self._channel,
             guard,
+            is_namespacing=options.is_namespacing,
         )
         self._http.endpoint.on_forgotten = self._report_soon
         self._grpc.endpoint.on_forgotten = self._report_soon

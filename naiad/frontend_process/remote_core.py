@@ -1,8 +1,8 @@
 """The inference core as a frontend process sees it: models that the server process serves, and
 requests that travel there.
 
-In:  `Models` messages; requests of the frontend's endpoints. Out: `Infer` and `Abandon` messages;
-     responses, at each request's stream.
+In:  `Models` messages; requests of the frontend's endpoints. Out: `Infer`, `AskModel` and `Abandon`
+     messages; responses, at each request's stream.
 Rule: a frontend validates requests, and the server decides everything else. A request that was
       validated against another copy than the one that serves is validated again there.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 
@@ -23,6 +24,7 @@ from naiad.errors import Code, NaiadError, internal, unavailable
 from naiad.frontend_process.messages import (
     GRPC,
     Abandon,
+    AskModel,
     BundleResponse,
     Infer,
     Models,
@@ -37,9 +39,10 @@ from naiad.frontend_process.messages import (
 )
 from naiad.frontend_process.outbox import Outbox
 from naiad.frontend_process.remote_guard import RemoteAdmission
-from naiad.frontends.token_estimate import is_language
+from naiad.frontends.core import UndecidedError
 from naiad.instances.channel import Channel
 from naiad.ipc.work import WorkError
+from naiad.keys.account import Admission
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.model import Model
 from naiad.repository.repository import LATEST, RETRY_AFTER_S
@@ -125,6 +128,28 @@ class RemoteRequests:
         )
         stream.on_cancel(self._cancel, handle)
         return stream
+
+    def ask_model(
+        self,
+        name: str,
+        version: str,
+        admission: Admission | None,
+        then: Callable[[NaiadError], None],
+    ) -> None:
+        """Asks the server process what is wrong with a request for an unknown model."""
+        handle = next(self._handles)
+        stream = ResponseStream()
+
+        def decide(response: InferResponse | None, is_final: bool) -> None:
+            assert response is not None
+            assert response.error is not None
+            then(response.error)
+
+        stream.deliver_to(decide)
+        self._streams[handle] = stream, ""
+        entrance = admission.join(handle) if isinstance(admission, RemoteAdmission) else None
+        self._unsent.flush()
+        self._channel.send(AskModel(handle, name, version, entrance))
 
     def flush(self) -> None:
         """Sends everything now."""
@@ -294,6 +319,7 @@ def _may_bundle(request: RemoteRequest) -> bool:
 def _error(error: WorkError) -> NaiadError:
     made = NaiadError(Code[error.code], error.message, error.retry_after_s)
     made.is_leaving = error.is_leaving
+    made.is_refusal = error.is_refusal
     return made
 
 
@@ -342,6 +368,8 @@ class ModelTable:
         self._known: dict[tuple[str, str], Model] = {}
         """Also models that have left: a request that was on its way here when its model left is
         sent to the server, which knows what to respond."""
+        self.is_traced = False
+        """Traces are sampled: only streams that are open are served here."""
 
     def update(self, message: Models) -> None:
         before, self._copies = self._copies, {}
@@ -360,9 +388,11 @@ class ModelTable:
             self._known.clear()
         self._known.update(self._serving)
         for model in before.values():
-            callbacks, model.on_stopped = model.on_stopped, []
-            for callback in callbacks:
-                callback()
+            _end_plans(model)
+        if message.is_traced and not self.is_traced:
+            for model in self._copies.values():
+                _end_plans(model)
+        self.is_traced = message.is_traced
 
     def _build(self, entry: RemoteModel) -> Model:
         spec = entry.spec
@@ -379,19 +409,25 @@ class ModelTable:
         )
 
     def is_served(self, name: str, version: str) -> bool:
-        return (name, version) in self._serving
+        return (name, version) in self._serving and not self.is_traced
 
-    def is_language_model(self, name: str) -> bool:
-        """True if OpenAI's routes may use the model here: it generates by itself."""
-        model = self._serving.get((name, LATEST))
-        return model is not None and is_language(model)
+    def serving(self, name: str, version: str) -> Model | None:
+        """The model that serves now, also while traces are sampled."""
+        return self._serving.get((name, version))
 
     def model(self, name: str, version: str) -> Model:
         """Raises NaiadError for a model that has never been here."""
         model = self._serving.get((name, version)) or self._known.get((name, version))
         if model is None:
-            raise unavailable(f"Request for unknown model: '{name}' is not at ready state")
+            raise unavailable(not_ready(name))
         return model
+
+
+def _end_plans(model: Model) -> None:
+    """The fast paths forget the model, or begin again."""
+    callbacks, model.on_stopped = model.on_stopped, []
+    for callback in callbacks:
+        callback()
 
 
 class RemoteCore:
@@ -420,11 +456,14 @@ class RemoteCore:
         """Raises NaiadError."""
         start_ns = time.monotonic_ns()
         self._requests.is_grpc = self._is_grpc
-        if request.regions is not None:
-            # The server reads the tensors and validates the request afterwards.
-            return self._requests.send(Job(request, ResponseStream(), start_ns), 0)
         if model is None:
             model = self.model(request.model_name, request.model_version)
+        if request.regions is not None:
+            # The server reads the tensors and validates the request afterwards.
+            stream = self._requests.send(Job(request, ResponseStream(), start_ns), 0)
+            if model.spec.is_decoupled:
+                self._requests.follow_flow(stream)
+            return stream
         model.check(request)
         return model.scheduler.enqueue(Job(request, ResponseStream(), start_ns, request.batch_size))
 
@@ -442,3 +481,33 @@ class RemoteCore:
             return self._arena.allocate(num_bytes)
         except OSError:
             return None  # as Repository.input_buffer
+
+
+class ServingCore(RemoteCore):
+    """Finds only models that serve now. Streams live longer than the models that they name, and a
+    request of OpenAI's routes looks at several models."""
+
+    def model(self, name: str, version: str = LATEST) -> Model:
+        """Raises AbsentModelError."""
+        model = self._models.serving(name, version)
+        if model is None:
+            raise AbsentModelError(self._requests, name, version)
+        return model
+
+
+class AbsentModelError(UndecidedError):
+    """The frontend does not know the model. Which of Triton's errors the client gets depends on
+    state of the server process."""
+
+    def __init__(self, requests: RemoteRequests, name: str, version: str) -> None:
+        super().__init__(Code.UNAVAILABLE, not_ready(name), RETRY_AFTER_S)
+        self._requests = requests
+        self._name = name
+        self._version = version
+
+    def decide(self, admission: Admission | None, then: Callable[[NaiadError], None]) -> None:
+        self._requests.ask_model(self._name, self._version, admission, then)
+
+
+def not_ready(name: str) -> str:
+    return f"Request for unknown model: '{name}' is not at ready state"

@@ -50,8 +50,13 @@ _SESSION = b"naiad_session"
 
 
 class RemoteGuard:
-    def __init__(self, options: KeyOptions, channel: Channel[ToFrontend]) -> None:
+    def __init__(
+        self, options: KeyOptions, channel: Channel[ToFrontend], flush: Callable[[], None]
+    ) -> None:
+        """`flush` sends the jobs that wait to be sent. The server process must hear of them before
+        it hears of later requests, or of the end of their own."""
         self._channel = channel
+        self._flush = flush
         self._is_audited = options.is_audited
         self._table = KeyTable(options.static_keys)
         self._verifier = None if options.make_verifier is None else options.make_verifier()
@@ -115,6 +120,7 @@ class RemoteGuard:
         if status is None:
             admission.number = admission.number or next(self._numbers)
             self._asking[admission.number] = admission
+        self._flush()
         self._channel.send(Enter(self.describe(admission), admission.facts.api, status))
 
     def describe(self, admission: RemoteAdmission) -> JobEntrance:
@@ -134,6 +140,7 @@ class RemoteGuard:
 
     def end(self, admission: RemoteAdmission, status: int) -> None:
         self._asking.pop(admission.number, None)
+        self._flush()
         self._channel.send(
             Ended(
                 admission.number, status, admission.num_prompt_tokens, admission.num_output_tokens

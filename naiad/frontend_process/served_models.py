@@ -2,8 +2,8 @@
 
 In:  the repository, whenever it may have changed. Out: a `Models` message, and the copy that serves
      a request.
-Rule: a frontend serves a model only while it does so exactly as the server would: not while the
-      server traces.
+Rule: a frontend serves a model only while it does so exactly as the server would: while the server
+      traces, only for streams that are open.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from naiad.frontend_process.messages import (
     ReceivedRequest,
     RemoteModel,
 )
-from naiad.frontends.token_estimate import is_language
+from naiad.frontends.openai.models import openai_config
 from naiad.inference import InferenceCore
 from naiad.repository.model import Model
 from naiad.repository.repository import LATEST
@@ -35,7 +35,7 @@ class Served(NamedTuple):
     """The scheduler of the model, if it accepts bundles (naiad.core.bundle)."""
     is_decoupled: bool = False
     config: bytes = b""
-    """The encoded ModelConfig of a language model."""
+    """What OpenAI's routes read of the ModelConfig, encoded."""
 
 
 class ServedModels:
@@ -58,11 +58,11 @@ class ServedModels:
         by_name: dict[tuple[str, str], int] = {}
         for key, version, model, is_latest in self._served():
             number = numbers.get(id(model)) or next(self._numbers)
-            config = b""
-            if number in before:
-                config = before[number].config
-            elif is_language(model):
-                config = model.config.SerializeToString(deterministic=True)
+            config = (
+                before[number].config
+                if number in before
+                else openai_config(model).SerializeToString(deterministic=True)
+            )
             copies[number] = Served(
                 model,
                 key,
@@ -77,25 +77,19 @@ class ServedModels:
             if is_latest:
                 by_name[key, LATEST] = number
         self._copies, self._by_name = copies, by_name
-        if models == self.message.models:
+        is_traced = self._core.tracing.is_on
+        if models == self.message.models and is_traced == self.message.is_traced:
             return False
-        self.message = Models(self.message.generation + 1, models)
+        self.message = Models(self.message.generation + 1, models, is_traced)
         return True
 
     def _served(self) -> list[tuple[str, int, Model, bool]]:
-        core = self._core
-        if core.tracing.is_on:
-            return []
         return [
             (entry.key, version, model, model is entry.latest)
-            for entry in core.repository.entries()
+            for entry in self._core.repository.entries()
             for version, model in entry.models.items()
-            if model.is_serving and not model.spec.shows_api_key
+            if model.is_serving
         ]
-
-    @property
-    def has_language_models(self) -> bool:
-        return any(entry.config for entry in self.message.models)
 
     def is_served(self, name: str, version: str) -> bool:
         return (name, version) in self._by_name

@@ -23,7 +23,7 @@ from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import Consumer, InferResponse, ResponseStream
 from naiad.core.tensor import Tensor
-from naiad.errors import Code, NaiadError
+from naiad.errors import Code, NaiadError, unavailable
 from naiad.frontend_process.entrances import Entrances
 from naiad.frontend_process.forwarded_call import ClientConnection, ForwardedCall
 from naiad.frontend_process.messages import (
@@ -32,6 +32,7 @@ from naiad.frontend_process.messages import (
     Abandon,
     Alive,
     AskAlive,
+    AskModel,
     BundleResponse,
     CallCancelled,
     CallCongested,
@@ -68,17 +69,18 @@ from naiad.frontend_process.messages import (
 )
 from naiad.frontend_process.outbox import Outbox
 from naiad.frontend_process.peer import RemotePeer
+from naiad.frontend_process.remote_core import not_ready
 from naiad.frontend_process.served_models import Served, ServedModels
 from naiad.frontends.submit import start_trace, traced
 from naiad.inference import InferenceCore
 from naiad.instances.channel import Channel
 from naiad.instances.responses import decode_tensors
 from naiad.ipc.framing import BrokenLinkError, LostDescriptorError
-from naiad.ipc.generation_call import CALL_PARAMETER
 from naiad.ipc.messages import Message
 from naiad.ipc.work import WorkError
 from naiad.keys.account import Admission, LimitError, MeteredAdmission, RateFields
 from naiad.keys.guard import Guard
+from naiad.repository.repository import RETRY_AFTER_S
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
 from naiad.transport.grpc.method import MakeGate, Method
 from naiad.transport.grpc.status import STATUS, Status, retry_fields
@@ -141,8 +143,6 @@ class FrontendSession:
         self._streams: dict[int, ResponseStream] = {}
         self._bundles: dict[int, Bundle] = {}
         """Handle -> the bundle, for requests that are still part of one."""
-        self._names: dict[int, str] = {}
-        """The models of requests of OpenAI's routes."""
         self._slow: set[int] = set()
         """The handles of requests whose clients do not keep up."""
         self._is_congested = False
@@ -232,6 +232,8 @@ class FrontendSession:
                 self._infer_all(message.requests)
                 for bundle in message.bundles:
                     self._infer_bundle(bundle)
+            case AskModel():
+                self._refuse_unknown(message)
             case Abandon():
                 for handle in message.handles:
                     if (cancelled := self._bundles.get(handle)) is not None:
@@ -316,18 +318,15 @@ class FrontendSession:
     def _infer(self, item: ReceivedRequest, served: Served | None) -> None:
         """`served` is the copy that has validated the request and still serves. None: look it up,
         or validate again. Raises BrokenLinkError."""
-        handle = item.handle
-        consumer: Consumer = partial(self._respond, handle)
+        handle, name = item.handle, self._models.name_of(item)
+        consumer: Consumer = partial(self._respond, handle, name)
         core = self._core
         try:
             if served is None and item.copy and not core.tracing.is_on:
                 served = self._models.current(item)
-            request = self._request(item, served)
-            if item.details is not None:
-                if CALL_PARAMETER in request.parameters:
-                    self._names[handle] = request.model_name
-                if item.details.entrance is not None:
-                    consumer = self._enter(handle, request, item.details.entrance, consumer)
+            request = self._request(item, name, served)
+            if item.details is not None and item.details.entrance is not None:
+                consumer = self._enter(handle, request, item.details.entrance, consumer)
             if served is not None:
                 stream = core.infer_checked(request, served.model, item.start_ns)
             elif core.tracing.is_on:
@@ -335,13 +334,28 @@ class FrontendSession:
             else:
                 stream = core.infer(request)
         except NaiadError as error:
-            name = self._models.name_of(item)
+            error.is_refusal = True
             consumer(InferResponse(name, "", item.id, [], error=error), True)
             return
         self._streams[handle] = stream
         if self._is_congested:
             stream.pause()
         stream.deliver_to(consumer)
+
+    def _refuse_unknown(self, item: AskModel) -> None:
+        """Raises BrokenLinkError. The model may have been loaded meanwhile: then the frontend is
+        about to hear of it, and the client may try again."""
+        name = item.model_name
+        consumer: Consumer = partial(self._respond, item.handle, name)
+        try:
+            if item.entrance is not None:
+                request = InferRequest(name, [])
+                consumer = self._enter(item.handle, request, item.entrance, consumer)
+            self._core.model(name, item.model_version)
+            raise unavailable(not_ready(name), RETRY_AFTER_S)
+        except NaiadError as error:
+            error.is_refusal = True
+            consumer(InferResponse(name, "", "", [], error=error), True)
 
     def _infer_bundle(self, item: ReceivedBundle) -> None:
         """Raises BrokenLinkError."""
@@ -376,7 +390,7 @@ class FrontendSession:
         for handle, job in zip(bundle.handles, jobs, strict=True):
             del self._bundles[handle]
             self._streams[handle] = job.stream
-            job.stream.deliver_to(partial(self._respond, handle))
+            job.stream.deliver_to(partial(self._respond, handle, bundle.request.model_name))
 
     def on_responses(
         self, bundle: Bundle, model_name: str, model_version: str, outputs: list[msgspec.Raw]
@@ -418,7 +432,7 @@ class FrontendSession:
 
         return consume
 
-    def _request(self, item: ReceivedRequest, served: Served | None) -> InferRequest:
+    def _request(self, item: ReceivedRequest, name: str, served: Served | None) -> InferRequest:
         """Raises BrokenLinkError."""
         details = item.details
         if served is not None and served.is_opaque and item.is_inline:
@@ -433,10 +447,10 @@ class FrontendSession:
             if not item.is_inline:
                 self._channel.link.resolve(inputs)
         if details is None:
-            request = InferRequest(self._models.name_of(item), inputs, "", item.id)
+            request = InferRequest(name, inputs, "", item.id)
         else:
             request = InferRequest(
-                details.model_name,
+                name,
                 inputs,
                 details.model_version,
                 item.id,
@@ -474,13 +488,12 @@ class FrontendSession:
             raise
         return stream, traced(group, consumer, origin.trace_name)
 
-    def _respond(self, handle: int, response: InferResponse | None, is_final: bool) -> None:
+    def _respond(
+        self, handle: int, name: str, response: InferResponse | None, is_final: bool
+    ) -> None:
         error = None if response is None else response.error
-        is_leaving = error is not None and self._is_leaving(handle, error)
         if is_final:
             self._streams.pop(handle, None)
-            if self._names:
-                self._names.pop(handle, None)
             if self._slow:
                 self._slow.discard(handle)
         if self._channel.is_closed:
@@ -508,15 +521,16 @@ class FrontendSession:
                 response.model_version,
                 outputs,
                 response.parameters,
-                None if error is None else _work_error(error, is_leaving=is_leaving),
+                None if error is None else self._work_error(name, error),
                 is_inline,
             )
         )
 
-    def _is_leaving(self, handle: int, error: NaiadError) -> bool:
-        """Only OpenAI's routes need to know."""
-        name = self._names.get(handle)
-        return name is not None and error.code is Code.UNAVAILABLE and self._core.is_leaving(name)
+    def _work_error(self, model_name: str, error: NaiadError) -> WorkError:
+        is_leaving = error.code is Code.UNAVAILABLE and self._core.is_leaving(model_name)
+        return WorkError(
+            error.code.name, error.message, error.retry_after_s, is_leaving, error.is_refusal
+        )
 
     def _send_responses(self, responses: list[RemoteResponse | BundleResponse]) -> None:
         if self._rates:
@@ -663,10 +677,6 @@ class FrontendSession:
         calls, self._progressed = self._progressed, set()
         for call in calls:
             call.report_idle()
-
-
-def _work_error(error: NaiadError, *, is_leaving: bool) -> WorkError:
-    return WorkError(error.code.name, error.message, error.retry_after_s, is_leaving)
 
 
 class _TracedOrigin:

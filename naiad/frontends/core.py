@@ -13,16 +13,27 @@ from naiad.core.health import ServerHealth
 from naiad.core.memory_budget import MemoryBudget
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
 from naiad.core.statistics import ModelStatistics
+from naiad.errors import NaiadError
 from naiad.fastpath.call import FastInference
 from naiad.shm.region_table import RegionTable
 
 if TYPE_CHECKING:
+    from naiad.keys.account import Admission
     from naiad.pb.model_config_pb2 import ModelConfig
     from naiad.repository.model import Model
 
 
 class Inference(FastInference, Protocol):
     """Looks models up and runs requests, with and without validation."""
+
+
+class UndecidedError(NaiadError):
+    """Another process knows what is wrong with a request, and must be asked."""
+
+    def decide(self, admission: Admission | None, then: Callable[[NaiadError], None]) -> None:
+        """Calls `then` with the error for the client. The other process decides about the limits of
+        the request's key, too."""
+        raise NotImplementedError
 
 
 class Generation(Inference, Protocol):

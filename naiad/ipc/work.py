@@ -70,6 +70,8 @@ class WorkError(msgspec.Struct, array_like=True):
     """Set when the same request may succeed later, e.g. when an engine's own queue is full."""
     is_leaving: bool = False
     """The server stops, or the model does not serve: there is no point in trying again soon."""
+    is_refusal: bool = False
+    """The request has not reached a model."""
 
     @classmethod
     def of(cls, error: NaiadError) -> WorkError:

@@ -35,6 +35,7 @@ __all__ = ["GrpcFrontend", "GrpcOptions"]
 
 SERVICE = "/inference.GRPCInferenceService/"
 MODEL_INFER = f"{SERVICE}ModelInfer"
+MODEL_STREAM_INFER = f"{SERVICE}ModelStreamInfer"
 HEALTH_SERVICE = "/grpc.health.v1.Health/"
 API_CLASSES = {
     **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady"), api_class.HEALTH),
@@ -143,7 +144,7 @@ class GrpcFrontend:
                 is_compressed=True,
             ),
             Method(
-                f"{SERVICE}ModelStreamInfer",
+                MODEL_STREAM_INFER,
                 api_class.INFERENCE,
                 stream=stream.open,
                 allocate=infer.allocate,

@@ -21,7 +21,7 @@ from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import Code, NaiadError, internal, unavailable
-from naiad.frontends.core import Inference
+from naiad.frontends.core import Inference, UndecidedError
 from naiad.frontends.grpc.infer import (
     Decode,
     Decoded,
@@ -37,6 +37,7 @@ from naiad.frontends.side_thread import (
     client_error,
 )
 from naiad.frontends.submit import submit
+from naiad.keys.account import Admission
 from naiad.protocol.v2 import grpc_codec
 from naiad.protocol.v2.grpc_request import PLAIN, RequestOptions
 from naiad.transport.grpc.call import Call
@@ -85,8 +86,9 @@ class RequestStream:
         self.is_cancelled = False
         self._is_decoding = False
         """The side thread has a message that takes long to decode."""
-        self._waiting: deque[Buffer] = deque()
-        """Messages behind that one."""
+        self._waiting: deque[tuple[Buffer, Admission | None]] = deque()
+        """Messages behind that one, with their admissions."""
+        self._num_requests = 0
         self._is_paused = False
         self._is_congested = False
         call.on_flow = self._set_congested
@@ -95,17 +97,17 @@ class RequestStream:
 
     def on_message(self, message: Buffer) -> None:
         if self._is_decoding or self._waiting:
-            self._waiting.append(message)
+            self._waiting.append((message, self._call.admission))
         else:
-            self._handle(message)
+            self._handle(message, self._call.admission)
 
-    def _handle(self, message: Buffer) -> None:
+    def _handle(self, message: Buffer, admission: Admission | None) -> None:
         try:
             if self._method.is_stopping():
                 raise unavailable(_SHUTTING_DOWN)
             decoded = self._method.decode(message)
         except NaiadError as error:
-            self._refuse(message, error)
+            self._refuse(message, admission, error)
             return
         if decoded is None or takes_long(self._call, decoded[0]):
             self._is_decoding = True
@@ -114,47 +116,52 @@ class RequestStream:
                 prepare_aside(
                     self._call, decoded, message, self._method.side_thread, self._method.core
                 ),
-                self._on_decoded,
-                partial(self._on_refused, message),
+                partial(self._on_decoded, admission),
+                partial(self._on_refused, message, admission),
             )
             return
-        self._accept(decoded)
+        self._accept(decoded, admission)
 
-    def _accept(self, decoded: Decoded) -> None:
+    def _accept(self, decoded: Decoded, admission: Admission | None) -> None:
         try:
-            self._submit(*decoded)
+            self._submit(*decoded, admission)
         except NaiadError as error:
-            self._reject(error, decoded[0].id)
+            self._reject(error, decoded[0].id, admission)
 
-    def _on_decoded(self, decoded: Decoded) -> None:
-        if not self.is_cancelled:
-            self._accept(decoded)
+    def _on_decoded(self, admission: Admission | None, decoded: Decoded) -> None:
+        if self.is_cancelled:
+            _end_admission(admission, Status.CANCELLED)
+        else:
+            self._accept(decoded, admission)
             self._continue()
 
-    def _on_refused(self, message: Buffer, error: Exception) -> None:
-        if not self.is_cancelled:
-            self._refuse(message, client_error(error, "a gRPC request could not be decoded"))
+    def _on_refused(self, message: Buffer, admission: Admission | None, error: Exception) -> None:
+        fault = client_error(error, "a gRPC request could not be decoded")
+        if self.is_cancelled:
+            _end_admission(admission, Status.CANCELLED)
+        else:
+            self._refuse(message, admission, fault)
             self._continue()
 
     def _continue(self) -> None:
         """Handles the messages that arrived while one was decoded."""
         self._is_decoding = False
         while self._waiting and not self._is_decoding and not self.is_cancelled:
-            self._handle(self._waiting.popleft())
+            self._handle(*self._waiting.popleft())
         if self._is_decoding or self.is_cancelled:
             return
         if not self._is_paused:
             self._call.resume_requests()
         self._finish_if_done()
 
-    def _refuse(self, message: Buffer, error: NaiadError) -> None:
+    def _refuse(self, message: Buffer, admission: Admission | None, error: NaiadError) -> None:
         identity = grpc_codec.identify(message)
         if identity is None:
-            self._call.abort_provoked(STATUS[error.code], error.message)
+            self._reject(error, "", admission, ends_stream=True)
             return
         is_leaving = error.code is Code.UNAVAILABLE
         fault = error if is_leaving else first_fault(self._method.core, identity, error)
-        self._reject(fault, identity.id)
+        self._reject(fault, identity.id, admission)
 
     def on_refusal(self, message: Buffer, error: NaiadError) -> None:
         """A request beyond a limit is an error message of the stream, which may go on; a key that
@@ -163,7 +170,7 @@ class RequestStream:
         if identity is None:
             self._call.abort(STATUS[error.code], error.message, retry_fields(error))
         else:
-            self._reject(error, identity.id)
+            self._reject(error, identity.id, None)
 
     def on_half_close(self) -> None:
         self._is_half_closed = True
@@ -179,6 +186,8 @@ class RequestStream:
 
     def on_cancel(self) -> None:
         self.is_cancelled = True
+        for _, admission in self._waiting:
+            _end_admission(admission, Status.CANCELLED)
         self._waiting.clear()
         for streamed in list(self._in_flight):
             streamed.release_memory()
@@ -209,12 +218,14 @@ class RequestStream:
 
     # One request.
 
-    def _submit(self, request: InferRequest, options: RequestOptions) -> None:
+    def _submit(
+        self, request: InferRequest, options: RequestOptions, admission: Admission | None
+    ) -> None:
         core = self._method.core
         model = core.model(request.model_name, request.model_version)
         self._method.headers.apply(request, self._call.head.metadata)
         request.deadline_ns = self._call.deadline_ns
-        streamed = StreamedRequest(self, self._call, request, options, model.spec)
+        streamed = StreamedRequest(self, self._call, request, options, model.spec, admission)
         streamed.hold_inputs()
         try:
             submit(
@@ -236,28 +247,43 @@ class RequestStream:
             streamed.pause(True)
         self._regulate()
 
-    def _reject(self, error: NaiadError, request_id: str) -> None:
+    def _reject(
+        self,
+        error: NaiadError,
+        request_id: str,
+        admission: Admission | None,
+        *,
+        ends_stream: bool = False,
+    ) -> None:
         """A rejection keeps its place among the ordered responses."""
         rejected = StreamedRequest(
-            self, self._call, InferRequest("", [], id=request_id), PLAIN, None
+            self, self._call, InferRequest("", [], id=request_id), PLAIN, None, admission
         )
         self._add(rejected)
-        rejected.reject(error)
+        rejected.decide(error, partial(rejected.reject, ends_stream=ends_stream))
 
     def _add(self, streamed: StreamedRequest) -> None:
+        self._num_requests += 1
+        streamed.number = self._num_requests
         self._in_flight.add(streamed)
         if not streamed.is_decoupled:
             self._ordered.append(streamed)
 
+    def keep_place(self, streamed: StreamedRequest) -> None:
+        """A decoupled request that is rejected has a place among the ordered responses, too."""
+        place = sum(each.number < streamed.number for each in self._ordered)
+        self._ordered.insert(place, streamed)
+
     def send(self, pieces: list[Buffer], num_bytes: int) -> None:
         self._call.send(pieces, num_bytes)
 
-    def fail(self, error: NaiadError) -> bool:
-        """Ends the stream and returns True when the client asked for a stream that ends with its
-        first error."""
-        if self._closes_on_error:
+    def fail(self, error: NaiadError, *, ends_stream: bool = False) -> bool:
+        """Ends the stream and returns True when it must end, or when the client asked for a stream
+        that ends with its first error."""
+        if self._closes_on_error or ends_stream:
             self._call.abort_provoked(STATUS[error.code], error.message, retry_fields(error))
-        return self._closes_on_error
+            return True
+        return False
 
     def write_ready(self) -> None:
         """Writes the ordered responses up to the first one that is not there yet."""
@@ -304,6 +330,7 @@ class StreamedRequest:
         "held_bytes",
         "is_decoupled",
         "message",
+        "number",
         "stream",
     )
 
@@ -314,14 +341,17 @@ class StreamedRequest:
         request: InferRequest,
         options: RequestOptions,
         spec: ModelSpec | None,
+        admission: Admission | None,
     ) -> None:
+        """`admission` is None where nobody needs a key."""
         self._owner = owner
         self._call = call
         self._request = request
         self._options = options
         self._spec = spec
-        self.admission = call.admission
-        """The admission of this message; None where nobody needs a key."""
+        self.admission = admission
+        self.number = 0
+        """The requests of the stream are numbered in the order of their arrival."""
         self.held_bytes = 0
         """Bytes charged to the connection's account until the last response is written."""
         self.is_decoupled = spec is not None and spec.is_decoupled
@@ -354,22 +384,28 @@ class StreamedRequest:
     # What the stream asks.
 
     def cancel(self) -> None:
-        self._end_admission(Status.CANCELLED)
+        _end_admission(self.admission, Status.CANCELLED)
         if self.stream is not None:
             self.stream.cancel()
-
-    def _end_admission(self, status: Status) -> None:
-        if self.admission is not None:
-            self.admission.end(status)
 
     def pause(self, is_paused: bool) -> None:
         if self.stream is not None and self.is_decoupled:
             self.stream.pause(is_paused)
 
-    def reject(self, error: NaiadError) -> None:
+    def decide(self, error: NaiadError, then: Callable[[NaiadError], None]) -> None:
+        """Calls `then` with the error for the client. In a frontend process, only the server
+        process may know it."""
+        if isinstance(error, UndecidedError):
+            error.decide(self.admission, then)
+        elif self.admission is not None and self.admission.is_undecided:
+            self.admission.decide(lambda refusal: then(refusal or error))
+        else:
+            then(error)
+
+    def reject(self, error: NaiadError, *, ends_stream: bool = False) -> None:
         """For a request that never reached a model."""
-        self._end_admission(STATUS[error.code])
-        if self._owner.fail(error):
+        _end_admission(self.admission, STATUS[error.code])
+        if self._owner.is_cancelled or self._owner.fail(error, ends_stream=ends_stream):
             return
         message = grpc_codec.encode_stream_rejection(error, self._request.id)
         self.message = ([message], len(message))
@@ -405,7 +441,12 @@ class StreamedRequest:
     # Responses.
 
     def on_response(self, response: InferResponse | None, is_final: bool) -> None:
-        if self.is_decoupled:
+        if response is not None and response.error is not None and response.error.is_refusal:
+            if self.is_decoupled:
+                self._owner.keep_place(self)
+            self.reject(response.error)
+            self._release()
+        elif self.is_decoupled:
             self._on_decoupled(response, is_final)
         else:
             self._on_single(response, is_final)
@@ -417,7 +458,7 @@ class StreamedRequest:
         if not is_final:
             return
         error = response_error(self._response, self._count)
-        self._end_admission(Status.OK if error is None else STATUS[error.code])
+        _end_admission(self.admission, Status.OK if error is None else STATUS[error.code])
         if (
             error is None
             and self._response is not None
@@ -453,7 +494,7 @@ class StreamedRequest:
             empty = grpc_codec.encode_empty_final(self._request)
             self._owner.send([empty], len(empty))
         if is_final:
-            self._end_admission(Status.OK)
+            _end_admission(self.admission, Status.OK)
             self._release()
             self._owner.end(self)
 
@@ -492,3 +533,8 @@ class StreamedRequest:
             )
             raise internal("the response could not be encoded") from None
         return grpc_codec.encode_stream_response(pieces, is_final=is_final)
+
+
+def _end_admission(admission: Admission | None, status: Status) -> None:
+    if admission is not None:
+        admission.end(status)

@@ -13,7 +13,7 @@ import numpy as np
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
 from naiad.errors import NaiadError, internal
-from naiad.frontends.core import Core
+from naiad.frontends.core import Generation
 from naiad.frontends.http.response import respond_json, respond_openai_error
 from naiad.frontends.submit import submit
 from naiad.protocol.openai.embedding import EmbeddingSpec, encode_response, read_count, read_rows
@@ -23,7 +23,7 @@ from naiad.transport.http1.exchange import Exchange
 
 class EmbeddingRun:
     def __init__(
-        self, core: Core, exchange: Exchange, embedding: EmbeddingSpec, *, is_base64: bool
+        self, core: Generation, exchange: Exchange, embedding: EmbeddingSpec, *, is_base64: bool
     ) -> None:
         self._core = core
         self._exchange = exchange
@@ -92,7 +92,8 @@ class EmbeddingRun:
             )
 
     def _fail(self, error: NaiadError) -> None:
-        respond_openai_error(self._exchange, from_core(error, is_leaving=self._core.is_exiting))
+        is_leaving = error.is_leaving or self._core.is_leaving(self._model_name)
+        respond_openai_error(self._exchange, from_core(error, is_leaving=is_leaving))
         self._cancel()
 
     def _cancel(self) -> None:

@@ -84,12 +84,11 @@ class OpenAiRoutes:
         side_thread: SideThread,
         leaves: LeavesAtHead | None = None,
     ) -> None:
-        """`leaves` tells which requests for text other processes serve; None means that this one
+        """`leaves` tells which inference requests other processes serve; None means that this one
         serves all."""
         self._core = core
         self._models = ModelRoutes(core, int(time.time()))
-        self._generation = GenerationRoutes(core, options, side_thread, leaves)
-        self._embeddings = EmbeddingRoutes(core, options, side_thread)
+        self._inference = InferenceRoutes(core, options, side_thread, leaves)
 
     def entries(self) -> list[Entry]:
         """The last entries match every other path under /v1, so that those errors have OpenAI's
@@ -114,8 +113,7 @@ class OpenAiRoutes:
 
     def _known_entries(self) -> list[Entry]:
         return [
-            *self._generation.entries(),
-            *self._embeddings.entries(),
+            *self._inference.entries(),
             Entry("GET", "/health/ready", HEALTH, simple(self._ready)),
             Entry("GET", "/v1/models", METADATA, simple(self._models.list)),
             Entry("GET", _MODEL, METADATA, simple(self._models.show), _no_model),
@@ -209,8 +207,8 @@ class BodyRoutes:
         return decompressed() if account is None else account.produce(decompressed)
 
 
-class GenerationRoutes:
-    """The routes that generate text. Frontend processes have them, too."""
+class InferenceRoutes:
+    """The routes that run models. Frontend processes have them, too."""
 
     def __init__(
         self,
@@ -234,6 +232,7 @@ class GenerationRoutes:
                 ("/v1/chat/completions", guarded(ChatBody, self._chat)),
                 ("/v1/completions", guarded(CompletionBody, self._completion)),
                 ("/v1/responses", guarded(ResponsesBody, self._response)),
+                ("/v1/embeddings", guarded(EmbeddingBody, self._embedding)),
             )
         ]
 
@@ -313,16 +312,6 @@ class GenerationRoutes:
         except NaiadError as error:
             raise from_core(error, params) from None
         OpenAiGeneration(self._core, exchange, writer, params, is_stream=is_stream).run(requests)
-
-
-class EmbeddingRoutes:
-    def __init__(self, core: Core, options: HttpOptions, side_thread: SideThread) -> None:
-        self._core = core
-        self._bodies = BodyRoutes(options, side_thread)
-
-    def entries(self) -> list[Entry]:
-        build = self._bodies.guarded(EmbeddingBody, self._embedding)
-        return [Entry("POST", "/v1/embeddings", INFERENCE, build)]
 
     def _embedding(self, exchange: Exchange, body: EmbeddingBody) -> None:
         model = find_model(self._core, body.model, exchange.identity)

@@ -16,15 +16,17 @@ from naiad.frontends.core import Core, Inference
 from naiad.frontends.http.response import respond_json, respond_openai_error
 from naiad.frontends.http.routes import Names
 from naiad.frontends.token_estimate import is_language
+from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.protocol.openai.embedding import EmbeddingSpec, embedding_spec
 from naiad.protocol.openai.error import OpenAiError, bad_request, unknown_model
 from naiad.transport.http1.exchange import Exchange
 
 if TYPE_CHECKING:
-    from naiad.pb.model_config_pb2 import ModelConfig
     from naiad.repository.model import Model
 
 BLS_PARAMETER = "tensorrt_llm_model_name"
+_TASK = "task"
+_SAMPLING_DEFAULTS = "sampling_defaults"
 
 
 class ModelCard(msgspec.Struct):
@@ -112,18 +114,32 @@ def language_model(core: Inference, model: Model) -> Model | None:
 
 
 def find_embedding_spec(model: Model) -> EmbeddingSpec | None:
-    task = model.config.parameters["task"].string_value if "task" in model.config.parameters else ""
+    parameters = model.config.parameters
+    task = parameters[_TASK].string_value if _TASK in parameters else ""
     return (
         None if is_language(model) else embedding_spec(model.spec, is_declared=task == "embedding")
     )
+
+
+def openai_config(model: Model) -> ModelConfig:
+    """What the functions of this file read of a model's config. Frontend processes have it."""
+    config, found = model.config, ModelConfig()
+    if is_language(model):
+        found.backend = config.backend
+    for name in (BLS_PARAMETER, _TASK, _SAMPLING_DEFAULTS):
+        if name in config.parameters:
+            found.parameters[name].CopyFrom(config.parameters[name])
+    for step in config.ensemble_scheduling.step:
+        found.ensemble_scheduling.step.add(model_name=step.model_name)
+    return found
 
 
 def sampling_defaults(config: ModelConfig) -> dict[str, Any]:
     """The sampling defaults in the model's config, which the backend checked when it loaded the
     model."""
     text = (
-        config.parameters["sampling_defaults"].string_value
-        if "sampling_defaults" in config.parameters
+        config.parameters[_SAMPLING_DEFAULTS].string_value
+        if _SAMPLING_DEFAULTS in config.parameters
         else ""
     )
     if not text.strip() or text.startswith("${"):
