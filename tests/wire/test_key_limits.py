@@ -17,6 +17,8 @@ from tests.wire.http_client import Client, on_uvloop
 from tests.wire.http_rig import language_server, serving
 from tests.wire.test_grpc_infer import add_sub
 from tests.wire.test_guard import bearer, binary_request
+from tests.wire.test_large_requests import NUMBERS, finish, side_thread_idle
+from tests.wire.test_large_requests import request as large_request
 
 CHAT = {
     "model": "chat",
@@ -153,6 +155,57 @@ async def test_a_limit_is_an_error_message_of_a_stream_that_goes_on() -> None:
     assert errors[0] == errors[2] == ""
     assert errors[1].endswith("has reached its limit of 1 requests per minute")
     assert call.status == 0
+    await rig.close()
+
+
+async def test_a_message_that_ends_its_stream_gives_its_place_back() -> None:
+    ring = KeyRing()
+    guard = ring.guard()
+    key = ring.create("one", max_parallel_requests=1)
+    rig = Rig(guard=guard)
+    for _ in range(2):
+        call = rig.open("ModelStreamInfer", bearer(key))
+        rig.send(call, b"\xff")
+        await rig.settle()
+        assert (call.status, call.message) == (13, "Unable to parse request")
+    assert guard.accounts.all()[0].num_parallel == 0
+    await rig.close()
+
+
+async def test_messages_behind_one_that_takes_long_are_counted_by_themselves() -> None:
+    ring = KeyRing()
+    guard = ring.guard()
+    key = ring.create("one", max_parallel_requests=3)
+    rig = Rig(guard=guard)
+    slow = large_request(request_id="slow")
+    slow.inputs[0].contents.int_contents.extend(NUMBERS)
+    call = rig.open("ModelStreamInfer", bearer(key))
+    for message in (slow, add_sub("a"), add_sub("b")):
+        rig.send(call, message.SerializeToString())
+    rig.half_close(call)
+    rig.exchange()
+    assert guard.accounts.all()[0].num_parallel == 3
+    await finish(rig, call)
+    assert len(call.messages) == 3
+    assert guard.accounts.all()[0].num_parallel == 0
+    await rig.close()
+
+
+async def test_messages_behind_one_that_takes_long_end_with_their_client() -> None:
+    ring = KeyRing()
+    guard = ring.guard()
+    key = ring.create("one", max_parallel_requests=2)
+    rig = Rig(guard=guard)
+    slow = large_request()
+    slow.inputs[0].contents.int_contents.extend(NUMBERS)
+    call = rig.open("ModelStreamInfer", bearer(key))
+    for message in (slow, add_sub()):
+        rig.send(call, message.SerializeToString())
+    rig.exchange()
+    assert guard.accounts.all()[0].num_parallel == 2
+    rig.protocol.connection_lost(None)
+    await side_thread_idle(rig)
+    assert guard.accounts.all()[0].num_parallel == 0
     await rig.close()
 
 

@@ -263,11 +263,15 @@ async def finish(rig: Rig, call: ClientCall) -> ClientCall:
     """Waits for the end of the call, whenever the side thread has done what it was given."""
     async with asyncio.timeout(30):
         while call.status is None:
-            done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            rig.frontend._side_thread.run(lambda: None, done.set_result, done.set_result)
-            await done
+            await side_thread_idle(rig)
             await rig.settle()
     return call
+
+
+async def side_thread_idle(rig: Rig) -> None:
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    rig.frontend._side_thread.run(lambda: None, done.set_result, done.set_result)
+    await done
 
 
 async def ask(message: bytes, path: str = "ModelInfer") -> ClientCall:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -147,7 +148,8 @@ class ServerSide:
         inputs = {"INPUT0": TensorSpec("INPUT0", "UINT8", [1], [-1, 1])}
         spec = ModelSpec("m", 1, [1], "python", max_batch_size, inputs, {})
         model = Model(spec, ModelConfig(), self.statistics, [], self.scheduler, Arena())
-        self.core = InferenceCore(cast(Any, None), ServerMetadata("", "", []))
+        repository = SimpleNamespace(is_model_ready=lambda name, version: True)
+        self.core = InferenceCore(cast(Any, repository), ServerMetadata("", "", []))
         self.models = Models(Served(model, "m", is_opaque(model), bundle_scheduler(model)))
         ours, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)

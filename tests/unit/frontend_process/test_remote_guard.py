@@ -15,6 +15,7 @@ from naiad.frontend_process.messages import (
     Ended,
     Enter,
     FromFrontend,
+    JobEntrance,
     KeysCurrent,
     KeyState,
     RefusalAudited,
@@ -46,9 +47,16 @@ class Pair:
         self.server = self.ring.guard(accounts=accounts, on_refused=on_refused)
         self.entrances = Entrances(self.server)
         options = KeyOptions((), (), frozenset(), is_audited, None)
-        self.frontend = RemoteGuard(options, cast(Any, self))
+        self.frontend = RemoteGuard(options, cast(Any, self), self._flush)
+        self.unsent: list[JobEntrance] = []
+        """Jobs that the frontend has not sent yet."""
         self.frontend.guard.clock_s = self.time
         self.frontend._table._clock_s = self.time
+
+    def _flush(self) -> None:
+        unsent, self.unsent = self.unsent, []
+        for entrance in unsent:
+            self.entrances.enter(entrance)
 
     # The frontend's channel.
 
@@ -261,3 +269,25 @@ def test_a_request_that_the_server_handles_is_not_counted_twice() -> None:
     admission.discard()
     admission.end(200)
     assert pair.num_requests() == 0
+
+
+def test_the_server_hears_of_a_job_before_it_hears_of_its_end() -> None:
+    pair = Pair(is_audited=True)
+    key = pair.ring.create("one", max_parallel_requests=1)
+    pair.publish()
+    admission = pair.enter(key)
+    pair.unsent.append(admission.join(1))
+    admission.end(1)  # the client is gone before the job has been sent
+    assert pair.server.accounts.all()[0].num_parallel == 0
+    assert [status for _, status, _ in pair.ended] == [1]
+
+
+def test_limits_are_counted_in_the_order_of_the_requests() -> None:
+    pair = Pair()
+    key = pair.ring.create("one", rpm_limit=1)
+    pair.publish()
+    job, other = pair.enter(key), pair.enter(key)
+    pair.unsent.append(job.join(1))
+    outcomes: list[LimitError | None] = []
+    other.decide(decided(outcomes))
+    assert isinstance(outcomes[0], LimitError)
