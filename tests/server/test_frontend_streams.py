@@ -1,5 +1,5 @@
-"""Streams of language models with several frontend processes. The engine takes no time
-(bench/token_engine.py): its tokens are all equal, and can be counted."""
+"""OpenAI's routes, and streams of language models, with several frontend processes. The engine
+takes no time (bench/token_engine.py): its tokens are all equal, and can be counted."""
 
 from __future__ import annotations
 
@@ -24,9 +24,23 @@ from tests.server.harness import Server
 from tests.server.model_folder import write_model
 from tests.server.test_frontend_keys import Ring, bearer
 from tests.server.test_frontends import frontends, num_sockets
+from tests.server.test_openai_embeddings import CONFIG as EMBEDDING_CONFIG
+from tests.server.test_openai_embeddings import MODEL as EMBEDDING_MODEL
+from tests.server.test_openai_embeddings import MODELS as EMBEDDING_MODELS
 
 CHAT = "/v1/chat/completions"
+EMBEDDINGS = "/v1/embeddings"
 LAST_CHUNK = b"\r\n0\r\n\r\n"
+BLS = 'parameters { key: "tensorrt_llm_model_name" value: { string_value: "tokens0" } }'
+ENSEMBLE = """platform: "ensemble"
+model_transaction_policy {{ decoupled: true }}
+input [ {{ name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }} ]
+output [ {{ name: "text_output" data_type: TYPE_STRING dims: [ -1 ] }} ]
+ensemble_scheduling {{ step [ {{ model_name: "{part}" model_version: -1
+  input_map {{ key: "text_input" value: "text_input" }}
+  output_map {{ key: "text_output" value: "text_output" }} }} ] }}
+"""
+EMBEDDING_CODE = EMBEDDING_MODEL % EMBEDDING_MODELS["batched"]
 NEVER = 10**9
 """More tokens than any test waits for."""
 
@@ -37,11 +51,26 @@ def chat(num_tokens: int, model: str = "tokens0", **fields: Any) -> bytes:
     return json.dumps(body).encode()
 
 
+def embed(model: str, texts: str | list[str], **fields: Any) -> bytes:
+    return json.dumps({"model": model, "input": texts, **fields}).encode()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokens")
     write_repository(folder, 1)
-    write_model(folder / "repository", "word", "word")
+    repository = folder / "repository"
+    write_model(repository, "word", "word")
+    write_model(repository, "bls", extra=BLS)
+    for name, config, code in (
+        ("pipeline", ENSEMBLE.format(part="tokens0"), ""),
+        ("wrapped", ENSEMBLE.format(part="pipeline"), ""),
+        ("vectors", EMBEDDING_CONFIG % EMBEDDING_MODELS["batched"], EMBEDDING_CODE),
+    ):
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "config.pbtxt").write_text(config)
+        if code:
+            (repository / name / "1" / "model.py").write_text(code)
     return folder
 
 
@@ -99,7 +128,27 @@ CASES: list[tuple[str, bytes]] = [
     ("/v2/models/tokens0/generate", b'{"text_input": "a", "max_tokens": 2}'),
     ("/v2/models/nothing/generate_stream", b'{"text_input": "a"}'),
     ("/v2/models/tokens0/infer", b'{"inputs": []}'),
-    ("/v1/embeddings", json.dumps({"model": "tokens0", "input": "a"}).encode()),
+    (CHAT, chat(5, "pipeline")),
+    (CHAT, chat(5, "pipeline", stream=True)),
+    (CHAT, chat(5, "bls")),
+    (CHAT, chat(5, "bls", stream=True)),
+    (CHAT, chat(5, "wrapped")),
+    (CHAT, chat(5, "vectors")),
+    ("/v1/completions", json.dumps({"model": "bls", "prompt": "a", "max_tokens": 3}).encode()),
+    (
+        "/v1/responses",
+        json.dumps({"model": "pipeline", "input": "a", "max_output_tokens": 3}).encode(),
+    ),
+    (EMBEDDINGS, embed("tokens0", "a")),
+    (EMBEDDINGS, embed("vectors", "a")),
+    (EMBEDDINGS, embed("vectors", [f"text {index}" for index in range(9)])),
+    (EMBEDDINGS, embed("vectors", "a", encoding_format="base64")),
+    (EMBEDDINGS, embed("vectors", ["a", "bad"])),
+    (EMBEDDINGS, embed("vectors", [])),
+    (EMBEDDINGS, embed("vectors", "a", dimensions=2)),
+    (EMBEDDINGS, embed("nothing", "a")),
+    (EMBEDDINGS, embed("word", "a")),
+    (EMBEDDINGS, b"not json"),
 ]
 
 
@@ -155,6 +204,43 @@ def test_both_frontends_write_streams_with_all_tokens(server: Server) -> None:
     assert sorted(numbers) == [4, 4]
     for client in clients:
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        (EMBEDDINGS, embed("vectors", "a"), 200),
+        (CHAT, chat(3, "pipeline"), 200),
+        (CHAT, chat(3, "bls"), 200),
+        (CHAT, chat(3, "word"), 400),
+    ],
+)
+def test_frontends_serve_every_model_of_openai_routes(
+    server: Server, path: str, body: bytes, status: int
+) -> None:
+    client = Client(server)
+    for _ in range(2):
+        response = client.post(path, body)
+        response.read()
+        assert response.status == status
+    found = sum(num_sockets(pid, server.http_port) for pid in frontends(server))
+    client.close()
+    assert found == 1
+
+
+def test_a_step_that_was_unloaded_makes_no_language_model(folder: Path) -> None:
+    server = start(folder, 2, "--model-control-mode=explicit", "--load-model=*")
+    try:
+        client = Client(server)
+        assert client.post(CHAT, chat(3, "bls")).read().count(b" tok")
+        assert server.post("/v2/repository/models/tokens0/unload", b"")[0] == 200
+        response = client.post(CHAT, chat(3, "bls"))
+        assert (response.status, b"is not a language model" in response.read()) == (400, True)
+        assert server.post("/v2/repository/models/tokens0/load", b"")[0] == 200
+        assert client.post(CHAT, chat(3, "bls")).status == 200
+        client.close()
+    finally:
+        server.stop()
 
 
 def num_cancelled(server: Server) -> int:
@@ -263,9 +349,18 @@ def limited_outcomes(folder: Path, tmp_path: Path, num_processes: int) -> list[A
     server = start(folder, num_processes, *flags)
     try:
         client, found = Client(server), list[Any]()
-        cases = [chat(50, stream=True), chat(50), chat(5000), b"not json", chat(50, "nothing")]
-        for body in cases:
-            client.connection.request("POST", CHAT, body, bearer(key))
+        cases = [
+            (CHAT, chat(50, stream=True)),
+            (CHAT, chat(50)),
+            (CHAT, chat(5000)),
+            (CHAT, b"not json"),
+            (CHAT, chat(50, "nothing")),
+            (EMBEDDINGS, embed("vectors", ["two words", "and three words"])),
+            (CHAT, chat(20, "pipeline")),
+            (EMBEDDINGS, embed("vectors", "too long " * 200)),
+        ]
+        for path, body in cases:
+            client.connection.request("POST", path, body, bearer(key))
             response = client.connection.getresponse()
             data = masked(_joined(response.read()))
             headers = {
@@ -288,5 +383,5 @@ def limited_outcomes(folder: Path, tmp_path: Path, num_processes: int) -> list[A
 def test_tokens_of_a_key_are_counted_as_by_one_process(folder: Path, tmp_path: Path) -> None:
     one, two = (limited_outcomes(folder, tmp_path, count) for count in (1, 2))
     assert two == one
-    assert [outcome[0] for outcome in two[:5]] == [200, 200, 429, 400, 404]
+    assert [outcome[0] for outcome in two[:8]] == [200, 200, 429, 400, 404, 200, 200, 429]
     assert two[1][1]["x-ratelimit-remaining-tokens"] != two[0][1]["x-ratelimit-remaining-tokens"]
