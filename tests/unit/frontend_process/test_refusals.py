@@ -75,5 +75,6 @@ async def test_a_request_for_a_model_that_has_left_is_refused(side: Side) -> Non
 
 async def test_the_error_of_a_model_is_no_refusal(side: Side) -> None:
     side.send(1)
+    await side.turn()
     side.instance.respond_all(bad())
     assert await side.error() == ("bad", False)
