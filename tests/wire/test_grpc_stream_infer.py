@@ -4,12 +4,19 @@ messages are those of a genuine Triton."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import numpy as np
 import pytest
 
-from naiad.pb.grpc_service_pb2 import ModelInferRequest, ModelStreamInferResponse
+from naiad.errors import Code, NaiadError, not_found
+from naiad.frontends.core import UndecidedError
+from naiad.pb.grpc_service_pb2 import (
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
+from naiad.repository.model import Model
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.http2.frame import ErrorCode
 from naiad.transport.http2.limits import Http2Limits
@@ -296,3 +303,97 @@ class TestBackPressure:
         await rig.settle()
         assert call.status == 0
         await rig.close()
+
+
+class HeldError(UndecidedError):
+    """The test decides."""
+
+    def __init__(self) -> None:
+        super().__init__(Code.UNAVAILABLE, "another process knows")
+        self.then: list[Callable[[NaiadError], None]] = []
+
+    def decide(self, admission: object, then: Callable[[NaiadError], None]) -> None:
+        self.then.append(then)
+
+
+def refusal(message: str = "refused") -> NaiadError:
+    error = not_found(message)
+    error.is_refusal = True
+    return error
+
+
+class TestFrontendProcess:
+    """What only happens where the core is in another process."""
+
+    @pytest.fixture
+    def undecided(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> HeldError:
+        """Models whose name begins with "absent" are known elsewhere."""
+        error, find = HeldError(), rig.core.model
+
+        def model(name: str, version: str = "") -> Model:
+            if name.startswith("absent"):
+                raise error
+            return find(name, version)
+
+        monkeypatch.setattr(rig.core, "model", model)
+        return error
+
+    async def test_a_rejection_waits_for_the_decision_and_keeps_its_place(
+        self, rig: Rig, undecided: HeldError
+    ) -> None:
+        call = await stream(rig, add_sub("a"), one("absent", "b"), add_sub("c"))
+        assert told(call) == [("a", True)]
+        undecided.then[0](not_found("who is that?"))
+        await rig.settle()
+        assert told(call) == [("a", True), ("b", None), ("c", True)]
+        assert responses(call)[1].error_message == "who is that?"
+        assert call.status == 0
+
+    async def test_an_invalid_message_for_an_absent_model_waits_too(
+        self, rig: Rig, undecided: HeldError
+    ) -> None:
+        message = one("absent", "a")
+        message.raw_input_contents.append(b"more")
+        call = await stream(rig, message)
+        undecided.then[0](not_found("who is that?"))
+        await rig.settle()
+        assert [response.error_message for response in responses(call)] == ["who is that?"]
+
+    async def test_a_decision_after_the_end_is_ignored(
+        self, rig: Rig, undecided: HeldError
+    ) -> None:
+        call = await stream(rig, one("absent", "a"), end=False)
+        rig.client.sender.reset(call.stream, ErrorCode.CANCEL)
+        await rig.settle()
+        undecided.then[0](not_found("who is that?"))
+        await rig.settle()
+        assert told(call) == []
+
+    async def test_a_late_refusal_looks_like_an_early_one(self, rig: Rig) -> None:
+        call = await stream(rig, one("held", "a"))
+        rig.core.held[0].stream.fail(refusal())
+        await rig.settle()
+        (response,) = responses(call)
+        assert response.error_message == "refused"
+        assert response.infer_response == ModelInferResponse(id="a")
+        assert call.status == 0
+
+    async def test_a_late_refusal_of_a_decoupled_request_keeps_its_place(self, rig: Rig) -> None:
+        call = await stream(rig, one("held", "a"), one("held_stream", "b"), one("held", "c"))
+        first, decoupled, last = rig.core.held
+        decoupled.stream.fail(refusal())
+        last.answer()
+        await rig.settle()
+        assert told(call) == []
+        first.answer()
+        await rig.settle()
+        assert told(call) == [("a", True), ("b", None), ("c", True)]
+        assert call.status == 0
+
+    async def test_a_late_refusal_ends_a_stream_that_ends_with_its_first_error(
+        self, rig: Rig
+    ) -> None:
+        call = await stream(rig, one("held"), metadata={"triton_grpc_error": "true"}, end=False)
+        rig.core.held[0].stream.fail(refusal())
+        await rig.settle()
+        assert (call.status, call.message) == (5, "refused")
