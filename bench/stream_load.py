@@ -24,10 +24,10 @@ from pathlib import Path
 
 import msgspec
 
-from bench.stream_wire import Chat, Grpc, Http, Whole, Wire
+from bench.stream_wire import Chat, Grpc, GrpcTokens, Http, Whole, Wire
 
 WIRES: dict[str, Callable[[int, str], Wire]] = {
-    "http": Http, "chat": Chat, "grpc": Grpc, "whole": Whole,
+    "http": Http, "chat": Chat, "grpc": Grpc, "grpc-tokens": GrpcTokens, "whole": Whole,
 }  # fmt: skip
 NUM_PROCESSES = 8
 START_S = 1.0

@@ -217,11 +217,21 @@ class Grpc:
                 break
             if data[start + 5] != 0x12:  # the first field is not infer_response but error_message
                 raise RuntimeError(data[start + 5 : end].decode(errors="replace")[:500])
-            num_events += 1
+            num_events += self._count(data[start:end])
             is_ended = data[end - 1] == 1  # a message ends with triton_final_response
             start = end
         self._messages = data[start:]
         return num_events, is_ended
+
+    def _count(self, message: bytes) -> int:
+        return 1
+
+
+class GrpcTokens(Grpc):
+    """Streams of bench/token_engine.py, as in `Chat`: tokens that share a message are counted."""
+
+    def _count(self, message: bytes) -> int:
+        return message.count(Chat.mark)
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:

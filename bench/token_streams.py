@@ -2,14 +2,15 @@
 frontend processes.
 
     python -m bench.token_streams --frontends 1 2 4 8 --clients 512 --workers 4
-    python -m bench.token_streams --protocol grpc
+    python -m bench.token_streams --protocol grpc-tokens
 
 The engine (bench/token_engine.py) makes one token per step for every open request, as fast as its
 worker can. Every client has one chat completion at a time (`--protocol chat`), one /generate_stream
-request (`http`), or one request of its own ModelStreamInfer call (`grpc`). `cpu_us_per_event` are
-the CPU microseconds of the server process, the frontends and the workers per event, `times_one` is
-the rate relative to the first row of the same run. A client that does not keep up gets several
-tokens in one event. The clients are in processes of their own, and need CPUs of their own.
+request (`http`), or one request of its own ModelStreamInfer call (`grpc-tokens`).
+`cpu_us_per_event` are the CPU microseconds of the server process, the frontends and the workers per
+event, `times_one` is the rate relative to the first row of the same run. A client that does not
+keep up gets several tokens in one event. The clients are in processes of their own, and need CPUs
+of their own.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def row(folder: Path, num_frontends: int, options: argparse.Namespace) -> dict[s
         names = kinds(server.pid)
         plan = Plan(
             options.protocol,
-            server.grpc_port if options.protocol == "grpc" else server.http_port,
+            server.grpc_port if options.protocol == "grpc-tokens" else server.http_port,
             "tokens",
             clients=options.clients,
             num_in=32,
@@ -111,7 +112,7 @@ def row(folder: Path, num_frontends: int, options: argparse.Namespace) -> dict[s
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--frontends", nargs="+", type=int, default=[1, 2, 4, 8])
-    parser.add_argument("--protocol", choices=["chat", "http", "grpc"], default="chat")
+    parser.add_argument("--protocol", choices=["chat", "http", "grpc-tokens"], default="chat")
     parser.add_argument("--clients", type=int, default=512)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=256)

@@ -16,6 +16,7 @@ from naiad.errors import Code, NaiadError, invalid_arg, unavailable
 from naiad.ipc.generation_call import GenerationCall, TokenLogprob
 from tests.fakes.core import Held
 from tests.fakes.language import LanguageCore, piece, say
+from tests.fakes.model import FakeModel
 from tests.wire.http_client import Client, Reply, call, on_uvloop
 from tests.wire.http_rig import HttpServer, language_server
 
@@ -775,6 +776,23 @@ async def test_a_model_that_goes_away_is_503() -> None:
         asked.held.stream.fail(unavailable("its worker died", 1))
         reply = await asked.reply
         assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+
+
+@on_uvloop
+async def test_an_embedding_model_that_goes_away_is_503() -> None:
+    async with language_server() as (core, server):
+        embed = core.models["embed"]
+        assert isinstance(embed, FakeModel)
+        embed.compute = core.hold
+        client = await Client.connect(server.port)
+        body = json.dumps({"model": "embed", "input": "a"}).encode()
+        client.request("POST", "/v1/embeddings", body)
+        held = await core.next_held()
+        del core.models["embed"]
+        held.stream.fail(unavailable("its worker died", 1))
+        reply = await client.read()
+        assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+        await client.close()
 
 
 @on_uvloop
