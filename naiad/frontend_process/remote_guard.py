@@ -38,9 +38,8 @@ from naiad.keys.account import (
     Admission,
     EntranceFacts,
     LimitError,
+    OwnAdmission,
     RateFields,
-    render_fields,
-    render_lines,
 )
 from naiad.keys.guard import Guard
 from naiad.keys.key import decode_document
@@ -177,20 +176,16 @@ def has_session(cookies: bytes) -> bool:
     return _SESSION in cookies
 
 
-class RemoteAdmission(Admission):
+class RemoteAdmission(OwnAdmission):
     """A request that the guard of a frontend has let in. If its key has limits, it is not let in
     before the server process says so."""
 
     __slots__ = (
         "_guard",
         "_is_announced",
-        "_is_ended",
         "_then",
         "facts",
         "fields",
-        "model_name",
-        "num_output_tokens",
-        "num_prompt_tokens",
         "num_tokens",
         "number",
     )
@@ -203,15 +198,11 @@ class RemoteAdmission(Admission):
         self._guard = guard
         self._is_announced = False
         """The server process has been told of the request."""
-        self._is_ended = False
         self._then: Callable[[LimitError | None], None] | None = None
         self.facts = facts
-        self.model_name = ""
         self.number = number
         self.num_tokens = 0
         """What the server process must reserve."""
-        self.num_prompt_tokens = 0
-        self.num_output_tokens = 0
         self.fields: RateFields = []
         """What the server process has said about the limits."""
 
@@ -255,21 +246,8 @@ class RemoteAdmission(Admission):
     def rate_fields(self) -> RateFields:
         return self.fields
 
-    def header_lines(self) -> bytes:
-        return render_lines(self.fields)
-
-    def trailer_fields(self) -> list[tuple[bytes, bytes]]:
-        return render_fields(self.fields)
-
-    def note_model(self, name: str) -> None:
-        self.model_name = name
-
     def reserve(self, num_tokens: int) -> None:
         self.num_tokens += num_tokens
-
-    def settle(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        self.num_prompt_tokens = num_prompt_tokens
-        self.num_output_tokens = num_output_tokens
 
     def end(self, status: int) -> None:
         if self._is_ended:

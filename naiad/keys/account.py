@@ -125,41 +125,17 @@ class Admission:
         """The response is complete, or its client is gone. Called at least once."""
 
 
-class MeteredAdmission(Admission):
-    __slots__ = (
-        "_account",
-        "_is_ended",
-        "_reserved",
-        "_reserved_s",
-        "address",
-        "api",
-        "model_name",
-        "num_output_tokens",
-        "num_prompt_tokens",
-        "start_s",
-    )
+class OwnAdmission(Admission):
+    """The admission of a single request, which says what the request uses."""
 
-    def __init__(
-        self, identity: Identity, account: Account, now_s: float, entrance: EntranceFacts
-    ) -> None:
+    __slots__ = ("_is_ended", "model_name", "num_output_tokens", "num_prompt_tokens")
+
+    def __init__(self, identity: Identity, model_name: str = "") -> None:
         super().__init__(identity)
-        self.api = entrance.api
-        self.model_name = entrance.model_name
-        self.address = entrance.address
-        self._account = account
         self._is_ended = False
-        self._reserved = 0
-        self._reserved_s = now_s
-        self.start_s = now_s
+        self.model_name = model_name
         self.num_prompt_tokens = 0
         self.num_output_tokens = 0
-
-    @property
-    def needs_tokens(self) -> bool:  # type: ignore[override]
-        return self._account.limits.has_tokens and not self._reserved
-
-    def rate_fields(self) -> RateFields:
-        return self._account.rate_fields()
 
     def header_lines(self) -> bytes:
         return render_lines(self.rate_fields())
@@ -170,14 +146,36 @@ class MeteredAdmission(Admission):
     def note_model(self, name: str) -> None:
         self.model_name = name
 
+    def settle(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_output_tokens = num_output_tokens
+
+
+class MeteredAdmission(OwnAdmission):
+    __slots__ = ("_account", "_reserved", "_reserved_s", "address", "api", "start_s")
+
+    def __init__(
+        self, identity: Identity, account: Account, now_s: float, entrance: EntranceFacts
+    ) -> None:
+        super().__init__(identity, entrance.model_name)
+        self.api = entrance.api
+        self.address = entrance.address
+        self._account = account
+        self._reserved = 0
+        self._reserved_s = now_s
+        self.start_s = now_s
+
+    @property
+    def needs_tokens(self) -> bool:  # type: ignore[override]
+        return self._account.limits.has_tokens and not self._reserved
+
+    def rate_fields(self) -> RateFields:
+        return self._account.rate_fields()
+
     def reserve(self, num_tokens: int) -> None:
         self._account.reserve(num_tokens)
         self._reserved += num_tokens
         self._reserved_s = self._account.clock_s()
-
-    def settle(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        self.num_prompt_tokens = num_prompt_tokens
-        self.num_output_tokens = num_output_tokens
 
     def end(self, status: int) -> None:
         if self._is_ended:
