@@ -598,3 +598,24 @@ def test_a_client_that_leaves_gives_its_place_back(folder: Path, tmp_path: Path)
             eventually(lambda: not call.ask(word()).error_message, "there is room again")
             assert report.read().endswith(b" cancelled")
     report.close()
+
+
+def test_streams_that_the_server_process_serves_count_once(folder: Path, tmp_path: Path) -> None:
+    """While traces are sampled, both guards see each message."""
+    ring = Ring(tmp_path / "keys.json")
+    KeyFile(ring.path).change(lambda _: ring.document)
+    traced = [f"--trace-config=triton,file={tmp_path / 'trace.json'}"]
+    traced += ["--trace-config=level=TIMESTAMPS", "--trace-config=rate=1"]
+    with (
+        naiad(repositories(folder), flags(2, "--api-key-file", str(ring.path), *traced)) as server,
+        StreamCall(server, bearer(ring.three)) as call,
+    ):
+        errors = [call.ask(word(str(index))).error_message for index in range(4)]
+        assert errors[:3] == ["", "", ""]
+        assert errors[3].endswith("limit of 3 requests per minute")
+        key = key_change.find(ring.document, ring.three)
+        ring.document = key_change.revoke(ring.document, key, utc_now())
+        KeyFile(ring.path).change(lambda _: ring.document)
+        with pytest.raises(grpc.RpcError):
+            eventually(lambda: not call.ask(word()).error_message, "the key is revoked")
+        assert call.status[0] is grpc.StatusCode.UNAUTHENTICATED
