@@ -83,7 +83,8 @@ class TritonPythonModel:
         def read(name):
             return int(pb_utils.get_input_tensor_by_name(request, name).as_numpy().ravel()[0])
 
-        before = 0 if read("START") else self.sums[read("CORRID")]
+        # Empty slots of the batch have the correlation id 0.
+        before = 0 if read("START") else self.sums.get(read("CORRID"), 0)
         self.sums[read("CORRID")] = before + read("X")
         output = np.array([[before + read("X")]], np.int32)
         return pb_utils.InferenceResponse([pb_utils.Tensor("SUM", output)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any, cast
 
 from naiad.frontend_process.outbox import ENOUGH, MAX_KEPT_S, MAX_TURNS, WAKE_UP_S, Outbox
 
@@ -62,16 +64,33 @@ async def test_flush_sends_everything_and_nothing_twice() -> None:
     assert sent == [[1, 2]]
 
 
+class Timer:
+    def __init__(self, delay_s: float, callback: Callable[[], None]) -> None:
+        self.delay_s = delay_s
+        self.callback = callback
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
 class Receiver:
-    """Reads messages when it is told to."""
+    """Reads messages when it is told to. It is the event loop, too, whose timers end when the test
+    says so."""
 
     def __init__(self) -> None:
         self.sent: list[list[int]] = []
         self.has_unread = False
         self.now_s = 1.0
+        self.timers: list[Timer] = []
+        self.call_soon = asyncio.get_running_loop().call_soon
         self.outbox: Outbox[int] = Outbox(
-            asyncio.get_running_loop(), self._on_sent, lambda: self.has_unread, lambda: self.now_s
+            cast(Any, self), self._on_sent, lambda: self.has_unread, lambda: self.now_s
         )
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(delay_s, callback))
+        return self.timers[-1]
 
     def _on_sent(self, items: list[int]) -> None:
         self.sent.append(items)
@@ -120,6 +139,7 @@ async def test_enough_items_are_sent_to_a_busy_receiver() -> None:
         receiver.outbox.add(number)
         await asyncio.sleep(0)
     assert receiver.sent == [[0], list(range(1, ENOUGH + 1))]
+    assert all(timer.is_cancelled for timer in receiver.timers)
 
 
 async def test_items_for_a_receiver_that_never_reads_are_sent_all_the_same() -> None:
@@ -128,7 +148,9 @@ async def test_items_for_a_receiver_that_never_reads_are_sent_all_the_same() -> 
     await turns()
     receiver.now_s += 2 * WAKE_UP_S
     receiver.outbox.add(2)
-    is_sent = asyncio.Event()
-    asyncio.get_running_loop().call_later(2 * MAX_KEPT_S, is_sent.set)
-    await is_sent.wait()
+    await turns()
+    assert receiver.sent == [[1]]
+    (timer,) = receiver.timers
+    assert timer.delay_s == MAX_KEPT_S
+    timer.callback()
     assert receiver.sent == [[1], [2]]
