@@ -179,6 +179,13 @@ class Leave(Message, tag=102):
     """The client, where the descriptor does not show it."""
 
 
+class BadOutputs(Message, tag=152):
+    """A worker of this model has sent outputs that are not tensors."""
+
+    model_name: str
+    model_version: str
+
+
 class StreamFlow(Message, tag=150):
     """The client of a request does not keep up with its responses, or does again."""
 
@@ -504,6 +511,7 @@ FromFrontend: TypeAlias = (
     | ReceivedInfer
     | Abandon
     | Leave
+    | BadOutputs
     | StreamFlow
     | OpenCall
     | CallMessage

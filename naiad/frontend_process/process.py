@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Awaitable
 
-import msgspec
 import uvloop
 
 from naiad import log
@@ -29,6 +28,7 @@ from naiad.frontend_process.messages import (
     Accept,
     Alive,
     AskAlive,
+    BadOutputs,
     CallFinish,
     CallIdle,
     CallPause,
@@ -55,6 +55,7 @@ from naiad.frontend_process.messages import (
 from naiad.frontend_process.options import FrontendOptions
 from naiad.frontend_process.remote_core import ModelTable, RemoteCore, RemoteRequests
 from naiad.frontend_process.remote_guard import RemoteGuard
+from naiad.frontend_process.response_decoder import ResponseDecoder
 from naiad.frontend_process.shared_budget import SharedBudget, SharedPage
 from naiad.instances.channel import Channel
 from naiad.ipc.framing import LostDescriptorError
@@ -142,7 +143,7 @@ class FrontendProcess:
         self._channel: Channel[ToFrontend] = Channel(
             loop,
             self._sock,
-            msgspec.msgpack.Decoder(ToFrontend),
+            ResponseDecoder(self._on_bad_outputs),
             arena,
             self._on_message,
             self._on_close,
@@ -229,6 +230,9 @@ class FrontendProcess:
                 log.update(message.settings)
             case ReadAgain():
                 self._read_again()
+
+    def _on_bad_outputs(self, model_name: str, model_version: str) -> None:
+        self._channel.send(BadOutputs(model_name, model_version))
 
     def _on_key_message(self, message: Rates | Entered | KeyState) -> None:
         guard = self._guard

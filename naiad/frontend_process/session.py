@@ -32,6 +32,7 @@ from naiad.frontend_process.messages import (
     Abandon,
     Alive,
     AskAlive,
+    BadOutputs,
     BundleResponse,
     CallCancelled,
     CallCongested,
@@ -73,7 +74,7 @@ from naiad.frontends.submit import start_trace, traced
 from naiad.inference import InferenceCore
 from naiad.instances.channel import Channel
 from naiad.instances.responses import decode_tensors
-from naiad.ipc.framing import BrokenLinkError, LostDescriptorError
+from naiad.ipc.framing import NOT_DECODED, BrokenLinkError, LostDescriptorError
 from naiad.ipc.generation_call import CALL_PARAMETER
 from naiad.ipc.messages import Message
 from naiad.ipc.work import WorkError
@@ -245,6 +246,8 @@ class FrontendSession:
                     log.error("no descriptors are left: a connection was lost")
                 else:
                     self._on_leave(sock, message)
+            case BadOutputs():
+                self._models.look_into(message.model_name, message.model_version)
             case StreamFlow():
                 self._set_flow(message)
             case OpenCall():
@@ -428,7 +431,7 @@ class FrontendSession:
             encoded = None
             try:
                 inputs = decode_tensors(item.inputs)
-            except msgspec.DecodeError as error:
+            except NOT_DECODED as error:
                 raise BrokenLinkError(str(error)) from error
             if not item.is_inline:
                 self._channel.link.resolve(inputs)

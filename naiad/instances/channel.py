@@ -17,9 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-import msgspec
-
-from naiad.ipc.framing import BrokenLinkError, Link
+from naiad.ipc.framing import BrokenLinkError, Decoder, Link
 from naiad.ipc.messages import Message
 from naiad.shm.arena import Arena
 from naiad.worker.channel import ANCILLARY_BYTES, READ_BYTES, Rights, descriptors, split_rights
@@ -32,7 +30,7 @@ class Channel(Generic[M]):
         self,
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
-        decoder: msgspec.msgpack.Decoder[M],
+        decoder: Decoder[M],
         arena: Arena,
         on_message: Callable[[M], None],
         on_close: Callable[[str], None],

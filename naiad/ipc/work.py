@@ -12,7 +12,7 @@ import msgspec
 
 from naiad.core.request import ParameterValue
 from naiad.core.tensor import Tensor
-from naiad.errors import NaiadError
+from naiad.errors import Code, NaiadError
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2
@@ -70,6 +70,9 @@ class WorkError(msgspec.Struct, array_like=True):
     """Set when the same request may succeed later, e.g. when an engine's own queue is full."""
     is_leaving: bool = False
     """The server stops, or the model does not serve: there is no point in trying again soon."""
+
+    def __post_init__(self) -> None:
+        _check_code(self.code)
 
     @classmethod
     def of(cls, error: NaiadError) -> WorkError:
@@ -129,6 +132,16 @@ class DirectCall(msgspec.Struct, array_like=True):
     end_ns: int
     error_code: str = ""
     """The name of a `naiad.errors.Code`; empty when the call succeeded."""
+
+    def __post_init__(self) -> None:
+        if self.error_code:
+            _check_code(self.error_code)
+
+
+def _check_code(name: str) -> None:
+    """Raises ValueError, which makes a message with another name a bad message."""
+    if name not in Code.__members__:
+        raise ValueError(f"unknown error code '{name}'")
 
 
 class ControlOperation(msgspec.Struct, array_like=True):
