@@ -96,6 +96,8 @@ class Frontends:
         """Free places in the shared page."""
         self._restarts = Restarts(RestartPolicy())
         self._gone_faults: dict[str, Counter[str]] = {HTTP: Counter(), GRPC: Counter()}
+        self._gone_busy_s = 0.0
+        self._gone_lines = 0
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._exits: dict[int, asyncio.Future[None]] = {}
@@ -238,8 +240,10 @@ class Frontends:
 
     def _on_closed(self, number: int, session: FrontendSession, reason: str) -> None:
         del self._sessions[number]
-        for endpoint, faults in session.faults.items():
+        for endpoint, faults in session.counted.faults.items():
             self._gone_faults[endpoint].update(faults)
+        self._gone_busy_s = max(self._gone_busy_s, session.counted.max_busy_s)
+        self._gone_lines += session.counted.num_lines_lost
         self._launcher.budget.forget(session.place)
         self._places.append(session.place)
         self._changed.set()
@@ -367,8 +371,27 @@ class Frontends:
         """Faults of clients since the start, those of frontends that are gone included."""
         total = Counter(self._gone_faults[endpoint])
         for session in self._sessions.values():
-            total.update(session.faults.get(endpoint, {}))
+            total.update(session.counted.faults.get(endpoint, {}))
         return total
+
+    @property
+    def num_lines_lost(self) -> int:
+        """Lines of the log that frontends could not write, since the start."""
+        return self._gone_lines + sum(
+            session.counted.num_lines_lost for session in self._sessions.values()
+        )
+
+    # The event loops of the frontends (naiad.metrics.loop_lag.LoopTimes).
+
+    @property
+    def max_lag_s(self) -> float:
+        return max((one.counted.max_lag_s for one in self._sessions.values()), default=0.0)
+
+    @property
+    def max_busy_s(self) -> float:
+        """Those of frontends that are gone included."""
+        busy_s = (one.counted.max_busy_s for one in self._sessions.values())
+        return max([self._gone_busy_s, *busy_s])
 
     def leaves(self, connection: Http1Connection, head: Head, name: str, version: str) -> bool:
         """Whether a frontend serves this connection, which has sent an inference request. A

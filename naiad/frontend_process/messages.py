@@ -242,9 +242,15 @@ class Connections(Message, tag=109):
 
 
 class Counted(Message, tag=110):
-    """Faults of clients since the start of the frontend, by endpoint and cause."""
+    """What the metrics page shows of a frontend."""
 
     faults: dict[str, dict[str, int]]
+    """Faults of clients since the start of the frontend, by endpoint and cause."""
+    max_lag_s: float
+    """As naiad.metrics.loop_lag.LoopTimes."""
+    max_busy_s: float
+    num_lines_lost: int
+    """Lines of the log that could not be written."""
 
 
 class Alive(Message, tag=111):

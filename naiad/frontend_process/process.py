@@ -19,6 +19,7 @@ from collections.abc import Awaitable
 import uvloop
 
 from naiad import log
+from naiad.core.memory_trim import MemoryTrim
 from naiad.errors import NaiadError
 from naiad.frontend_process.grpc_endpoint import FrontendGrpc
 from naiad.frontend_process.http_endpoint import FrontendHttp
@@ -59,6 +60,7 @@ from naiad.frontend_process.response_decoder import ResponseDecoder
 from naiad.frontend_process.shared_budget import SharedBudget, SharedPage
 from naiad.instances.channel import Channel
 from naiad.ipc.framing import LostDescriptorError
+from naiad.metrics.loop_lag import LoopLag
 from naiad.shm.arena import SLOT_IDLE_NS, Arena
 from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.http1.connection import Http1Connection
@@ -70,6 +72,7 @@ SWITCH_INTERVAL_S = 0.001
 REPORT_S = 0.02
 """How soon the server process hears of connections that have ended."""
 SWEEP_S = 1.0
+TRIM_S = 2.0
 
 
 def run_frontend(
@@ -130,9 +133,9 @@ class FrontendProcess:
         self._tls: dict[str, CertificateWatch | None] = {}
         self._num_accepted = {HTTP: 0, GRPC: 0}
         self._is_report_due = False
-        self._faults: dict[str, dict[str, int]] = {}
         self._measured = time.monotonic(), _worked_s()
         """When the work of the event loop was last measured, and how much it was by then."""
+        self._counted = Counted({}, 0.0, 0.0, 0)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -177,8 +180,12 @@ class FrontendProcess:
             if watch is not None:
                 self._start(watch.run())
         self._start(self._sweep())
+        self._start(self._trim())
+        self._lag = LoopLag(loop, self._report_soon)
+        self._lag.start()
         self._channel.send(Alive(0))
         await self._ended
+        self._lag.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -263,7 +270,7 @@ class FrontendProcess:
 
     async def _stop(self, grace_s: float) -> None:
         await asyncio.gather(self._http.stop(grace_s), self._grpc.stop(grace_s))
-        self._report_faults()
+        self._report_counts()
         self._channel.close("stopped")
 
     def _read_again(self) -> None:
@@ -326,22 +333,33 @@ class FrontendProcess:
             GRPC: len(self._grpc.endpoint.connections),
         }
         self._channel.send(Connections(num_open, dict(self._num_accepted)))
+        self._report_counts()
 
-    def _report_faults(self) -> None:
+    def _report_counts(self) -> None:
         faults = {
             HTTP: dict(self._http.endpoint.faults),
             GRPC: dict(self._grpc.endpoint.counters.failures),
         }
-        if faults != self._faults:
-            self._faults = faults
-            self._channel.send(Counted(faults))
+        lag = self._lag
+        counted = Counted(faults, lag.max_lag_s, lag.max_busy_s, log.num_dropped())
+        if counted != self._counted:
+            self._counted = counted
+            self._channel.send(counted)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            self._report_faults()
+            self._report_counts()
             self._grpc.calls.cancel_ended()
             log.report_repeats()
             dropped = self._arena.trim(SLOT_IDLE_NS)
             if dropped:
                 self._channel.link.drop_slots(dropped)
+
+    async def _trim(self) -> None:
+        memory_trim = MemoryTrim(self._budget)
+        while True:
+            await asyncio.sleep(TRIM_S)
+            trim = memory_trim.due()
+            if trim is not None:
+                await self._loop.run_in_executor(None, trim)

@@ -124,7 +124,7 @@ class FrontendSession:
         """The state of the API keys that the frontend acts on."""
         self.on_unknown_key: Callable[[], None] | None = None
         """Called when a signed token names an unknown key."""
-        self.faults: dict[str, dict[str, int]] = {}
+        self.counted = Counted({}, 0.0, 0.0, 0)
         self._num_sent = {HTTP: 0, GRPC: 0}
         self._connections = Connections({HTTP: 0, GRPC: 0}, {HTTP: 0, GRPC: 0})
         self._loop = loop
@@ -260,7 +260,7 @@ class FrontendSession:
             case Connections():
                 self._connections = message
             case Counted():
-                self.faults = message.faults
+                self.counted = message
             case Alive():
                 self.asked_ns = 0
                 self.busy = message.busy

@@ -313,6 +313,26 @@ def process_tree(pid: int) -> list[int]:
     return pids
 
 
+def frontends(server: Server) -> list[int]:
+    """The frontend processes: those with the server's command line, without its launcher."""
+    return [pid for pid, parent in _own_forks(server) if parent != server.pid]
+
+
+def launchers(server: Server) -> list[int]:
+    """The process from which frontends are forked, if there is one."""
+    return [pid for pid, parent in _own_forks(server) if parent == server.pid]
+
+
+def _own_forks(server: Server) -> Iterator[tuple[int, int]]:
+    """Yields (process, its parent) for processes that run the server's own program."""
+    own = Path(f"/proc/{server.pid}/cmdline").read_bytes()
+    for pid in process_tree(server.pid)[1:]:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes() == own:
+                stat = Path(f"/proc/{pid}/stat").read_text()
+                yield pid, int(stat.rpartition(")")[2].split()[1])
+
+
 def process_name(pid: int) -> str:
     """Returns the name of a process, or "" if it has ended."""
     try:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.harness import Server, naiad
+from tests.server.harness import Server, frontends, naiad
 from tests.server.model_folder import put, write_model
-from tests.server.test_frontends import Client, Load, frontends, success_count
+from tests.server.test_frontends import Client, Load, success_count
 
 CONFIG = """backend: "python"
 max_batch_size: 8

@@ -25,7 +25,7 @@ import tritonclient.grpc as grpc_client
 
 from tests.certificates import make_certificates
 from tests.server.gates import eventually
-from tests.server.harness import Server, naiad, process_tree, wait_gone
+from tests.server.harness import Server, frontends, naiad, process_tree, wait_gone
 from tests.server.model_folder import Control, write_model
 
 FLAGS = ("--frontend-processes=2", "--model-control-mode=explicit", "--load-model=*")
@@ -34,21 +34,6 @@ HUNG_LIMIT_S = 60.0
 ANY = json.dumps(
     {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]}
 ).encode()
-
-
-def frontends(server: Server) -> list[int]:
-    """The frontend processes: those with the server's command line, without its launcher."""
-    own = Path(f"/proc/{server.pid}/cmdline").read_bytes()
-    found = []
-    for pid in process_tree(server.pid):
-        try:
-            is_same = Path(f"/proc/{pid}/cmdline").read_bytes() == own
-            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if is_same and pid != server.pid and parent != server.pid:
-            found.append(pid)
-    return found
 
 
 def client_ports(pid: int, port: int) -> set[int]:
