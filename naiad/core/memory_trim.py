@@ -1,7 +1,7 @@
 """Gives memory that glibc keeps after large requests back to the system.
 
-In:  the memory budget, which knows the peaks, and a call every few seconds. Out: malloc_trim, in a
-     thread.
+In:  the peaks of what is held, which the memory budget knows, and a call every few seconds. Out:
+     malloc_trim, in a thread.
 Rule: steady traffic is never trimmed, because its memory would only be faulted in again. A trim is
       due when the peak of the last interval is far below an earlier one.
 """
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-
-from naiad.core.memory_budget import MemoryBudget
 
 MIN_FREED_BYTES = 32 * 1024 * 1024
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -37,16 +35,17 @@ def give_back_memory() -> None:
 
 
 class MemoryTrim:
-    def __init__(self, budget: MemoryBudget, trim: Callable[[], None] | None = None) -> None:
-        """`trim` stands in for malloc_trim."""
-        self._budget = budget
+    def __init__(self, pop_peak: Callable[[], int], trim: Callable[[], None] | None = None) -> None:
+        """`pop_peak` returns the most bytes that were held since its last call. `trim` stands in
+        for malloc_trim."""
+        self._pop_peak = pop_peak
         self._trim = trim or _find_malloc_trim()
         self._high_bytes = 0
         """The highest peak since the last trim."""
 
     def due(self) -> Callable[[], None] | None:
         """Called every few seconds. Returns what must be run in a thread, if anything."""
-        peak_bytes = self._budget.pop_peak()
+        peak_bytes = self._pop_peak()
         self._high_bytes = max(self._high_bytes, peak_bytes)
         if self._high_bytes - peak_bytes < MIN_FREED_BYTES or peak_bytes > self._high_bytes // 2:
             return None

@@ -263,9 +263,9 @@ class FrontendProcess:
 
     def _on_close(self, reason: str) -> None:
         """The server process is gone, or tells this one to exit by closing the channel. Without it
-        nothing can be served."""
+        nothing can be served. Connections break off, as those of one process would: nobody knows
+        which requests have been executed."""
         if not self._ended.done():
-            self._requests.fail_all()
             self._ended.set_result(reason)
 
     async def _stop(self, grace_s: float) -> None:
@@ -356,8 +356,12 @@ class FrontendProcess:
             if dropped:
                 self._channel.link.drop_slots(dropped)
 
+    def _pop_peak(self) -> int:
+        """The most memory that clients have needed since the last call."""
+        return self._budget.pop_peak() + self._channel.pop_peak_unsent()
+
     async def _trim(self) -> None:
-        memory_trim = MemoryTrim(self._budget)
+        memory_trim = MemoryTrim(self._pop_peak)
         while True:
             await asyncio.sleep(TRIM_S)
             trim = memory_trim.due()

@@ -48,6 +48,9 @@ class Channel(Generic[M]):
         self._buffer = bytearray(READ_BYTES)  # its pages cost nothing until a message is that long
         self._waiting: deque[tuple[bytes, Rights]] = deque()
         self._num_unread = array.array("i", [0])
+        self.unsent_bytes = 0
+        """Bytes that the peer has not made room for."""
+        self._peak_unsent_bytes = 0
         self.is_closed = False
         loop.add_reader(sock, self._on_readable)
 
@@ -91,6 +94,8 @@ class Channel(Generic[M]):
                 except OSError as error:
                     self.close(f"write failed: {error.strerror}")
                     return
+                self.unsent_bytes += len(rest)
+                self._peak_unsent_bytes = max(self._peak_unsent_bytes, self.unsent_bytes)
         if self._waiting and not was_waiting:
             self._loop.add_writer(self._sock, self._on_writable)
 
@@ -114,6 +119,7 @@ class Channel(Generic[M]):
                 return True
             if len(rest) == len(data):
                 return False
+            self.unsent_bytes -= len(data) - len(rest)
             _close_all(rights)
             if rest:
                 self._waiting[0] = (rest, [])
@@ -125,10 +131,10 @@ class Channel(Generic[M]):
         if self._flush() and not self.is_closed:
             self._loop.remove_writer(self._sock)
 
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes that the peer has not made room for."""
-        return sum(len(data) for data, _ in self._waiting)
+    def pop_peak_unsent(self) -> int:
+        """The maximum of `unsent_bytes` since the last call."""
+        peak, self._peak_unsent_bytes = self._peak_unsent_bytes, self.unsent_bytes
+        return peak
 
     def has_unread(self) -> bool:
         """True while the peer has not read everything that was sent."""
@@ -177,6 +183,7 @@ class Channel(Generic[M]):
         for _, rights in self._waiting:
             _close_all(rights)
         self._waiting.clear()
+        self.unsent_bytes = 0
         self.link.close()
         on_close = self._on_close
         # The owner refers to the channel. Without these the memory of a dead worker's channel would

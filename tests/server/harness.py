@@ -323,6 +323,12 @@ def launchers(server: Server) -> list[int]:
     return [pid for pid, parent in _own_forks(server) if parent == server.pid]
 
 
+def tree_without_frontends(server: Server) -> list[int]:
+    """The processes that the server has with any number of frontend processes."""
+    own = {pid for pid, _ in _own_forks(server)}
+    return [pid for pid in process_tree(server.pid) if pid not in own]
+
+
 def _own_forks(server: Server) -> Iterator[tuple[int, int]]:
     """Yields (process, its parent) for processes that run the server's own program."""
     own = Path(f"/proc/{server.pid}/cmdline").read_bytes()

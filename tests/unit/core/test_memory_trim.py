@@ -8,7 +8,7 @@ def test_trims_once_after_a_peak() -> None:
     budget = MemoryBudget()
     account = budget.open_account()
     trims: list[bool] = []
-    subject = MemoryTrim(budget, lambda: trims.append(True))
+    subject = MemoryTrim(budget.pop_peak, lambda: trims.append(True))
     account.add(4 * MIN_FREED_BYTES)
     assert subject.due() is None
     account.add(-4 * MIN_FREED_BYTES)
@@ -24,7 +24,7 @@ def test_trims_once_after_a_peak() -> None:
 def test_steady_traffic_is_not_trimmed() -> None:
     budget = MemoryBudget()
     account = budget.open_account()
-    subject = MemoryTrim(budget)
+    subject = MemoryTrim(budget.pop_peak)
     for _ in range(10):
         account.add(4 * MIN_FREED_BYTES)
         account.add(-4 * MIN_FREED_BYTES)
@@ -35,7 +35,7 @@ def test_steady_traffic_is_not_trimmed() -> None:
 def test_small_peaks_are_not_worth_it() -> None:
     budget = MemoryBudget()
     account = budget.open_account()
-    subject = MemoryTrim(budget)
+    subject = MemoryTrim(budget.pop_peak)
     account.add(MIN_FREED_BYTES - 1)
     account.add(1 - MIN_FREED_BYTES)
     account.settle()
@@ -43,5 +43,5 @@ def test_small_peaks_are_not_worth_it() -> None:
 
 
 def test_malloc_trim_can_be_called() -> None:
-    subject = MemoryTrim(MemoryBudget())
+    subject = MemoryTrim(MemoryBudget().pop_peak)
     subject._trim()
