@@ -264,7 +264,9 @@ class Frontends:
     async def _watch(self) -> None:
         was_tracing = False
         while True:
+            due_ns = time.monotonic_ns() + int(ASK_S * 1e9)
             await asyncio.sleep(ASK_S)
+            late_ns = max(time.monotonic_ns() - due_ns, 0)
             if log.shown_settings() != self._log_settings:
                 self._log_settings = log.shown_settings()
                 for session in self._sessions.values():
@@ -275,6 +277,7 @@ class Frontends:
             dropped = self._arena.trim(SLOT_IDLE_NS)
             for session in list(self._sessions.values()):
                 session.drop_slots(dropped)
+                session.forgive(late_ns)
                 self._check(session, time.monotonic_ns())
             self._balance()
 
@@ -355,7 +358,9 @@ class Frontends:
         ]:
             if not await self._changes_before(end_s):
                 for session in late:
-                    session.close("it did not confirm a change of the models or of the keys")
+                    session.drain()  # this process may have been stopped meanwhile
+                    if session.generation < generation or session.key_generation < key_generation:
+                        session.close("it did not confirm a change of the models or of the keys")
 
     def read_again(self) -> None:
         """SIGHUP."""

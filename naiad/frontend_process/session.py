@@ -194,6 +194,15 @@ class FrontendSession:
             self._num_asked += 1
             self._channel.send(AskAlive(self._num_asked))
 
+    def forgive(self, late_ns: int) -> None:
+        """This process itself has not run for so long."""
+        if self.asked_ns:
+            self.asked_ns += late_ns
+
+    def drain(self) -> None:
+        """Handles everything that the frontend has sent, now."""
+        self._channel.drain()
+
     def send(self, message: Message, descriptor: int | None = None) -> None:
         self._channel.send(message, None if descriptor is None else [descriptor])
 

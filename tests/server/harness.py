@@ -323,6 +323,11 @@ def launchers(server: Server) -> list[int]:
     return [pid for pid, parent in _own_forks(server) if parent == server.pid]
 
 
+def serving_processes(server: Server) -> list[int]:
+    """The processes that have connections of clients."""
+    return [server.pid, *frontends(server)]
+
+
 def tree_without_frontends(server: Server) -> list[int]:
     """The processes that the server has with any number of frontend processes."""
     own = {pid for pid, _ in _own_forks(server)}
