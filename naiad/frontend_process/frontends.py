@@ -224,6 +224,8 @@ class Frontends:
                 "the process that starts frontends has ended: the server process serves all "
                 "connections from now on, until it is restarted"
             )
+            for session in list(self._sessions.values()):  # they die with the launcher
+                session.close("the process that starts frontends has ended")
 
     # Frontends.
 
@@ -248,6 +250,8 @@ class Frontends:
         self._places.append(session.place)
         self._changed.set()
         if self._is_stopping:
+            return
+        if self._launcher_channel.is_closed:
             return
         self._launcher_channel.send(KillFrontend(number))
         delay_s = self._restarts.next_delay_s(time.monotonic_ns())
