@@ -496,7 +496,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _heartbeat(self) -> AsyncIterator[None]:
-        memory_trim = MemoryTrim(self._core.budget.pop_peak)
+        memory_trim = MemoryTrim(self._core.budget)
 
         async def repeat() -> None:
             while True:

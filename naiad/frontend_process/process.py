@@ -19,7 +19,7 @@ from collections.abc import Awaitable
 import uvloop
 
 from naiad import log
-from naiad.core.memory_trim import MemoryTrim
+from naiad.core.memory_trim import IdleTrim, MemoryTrim
 from naiad.errors import NaiadError
 from naiad.frontend_process.grpc_endpoint import FrontendGrpc
 from naiad.frontend_process.http_endpoint import FrontendHttp
@@ -356,14 +356,10 @@ class FrontendProcess:
             if dropped:
                 self._channel.link.drop_slots(dropped)
 
-    def _pop_peak(self) -> int:
-        """The most memory that clients have needed since the last call."""
-        return self._budget.pop_peak() + self._channel.pop_peak_unsent()
-
     async def _trim(self) -> None:
-        memory_trim = MemoryTrim(self._pop_peak)
+        memory_trim, idle_trim = MemoryTrim(self._budget), IdleTrim()
         while True:
             await asyncio.sleep(TRIM_S)
-            trim = memory_trim.due()
+            trim = memory_trim.due() or idle_trim.due()
             if trim is not None:
                 await self._loop.run_in_executor(None, trim)

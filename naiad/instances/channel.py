@@ -50,7 +50,6 @@ class Channel(Generic[M]):
         self._num_unread = array.array("i", [0])
         self.unsent_bytes = 0
         """Bytes that the peer has not made room for."""
-        self._peak_unsent_bytes = 0
         self.is_closed = False
         loop.add_reader(sock, self._on_readable)
 
@@ -95,7 +94,6 @@ class Channel(Generic[M]):
                     self.close(f"write failed: {error.strerror}")
                     return
                 self.unsent_bytes += len(rest)
-                self._peak_unsent_bytes = max(self._peak_unsent_bytes, self.unsent_bytes)
         if self._waiting and not was_waiting:
             self._loop.add_writer(self._sock, self._on_writable)
 
@@ -130,11 +128,6 @@ class Channel(Generic[M]):
     def _on_writable(self) -> None:
         if self._flush() and not self.is_closed:
             self._loop.remove_writer(self._sock)
-
-    def pop_peak_unsent(self) -> int:
-        """The maximum of `unsent_bytes` since the last call."""
-        peak, self._peak_unsent_bytes = self._peak_unsent_bytes, self.unsent_bytes
-        return peak
 
     def has_unread(self) -> bool:
         """True while the peer has not read everything that was sent."""
