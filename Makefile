@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-slow test-llm test-browser test-gpu frameworks check coverage attack fuzz bench image-test deploy-test differential soak mixed-soak proto wheel clean
+.PHONY: help serve test test-slow test-frontends test-llm test-browser test-gpu frameworks check coverage attack fuzz bench image-test deploy-test differential soak mixed-soak proto wheel clean
 
 help:  ## list the tasks
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.serve: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -48,6 +48,11 @@ frameworks: $(VENV)/.dev  ## the backends' tests with PyTorch and OpenVINO too, 
 test-llm: $(VENV)/.dev  ## the language-model tests, which `make test` skips (installs torch and transformers)
 	$(BIN)/python -m pip install -q "torch==2.13.0" -e ".[llm,openvino-llm,kv-events]" gguf accelerate xgrammar jsonschema
 	$(BIN)/python -m pytest tests/unit/llm tests/unit/backends/llm tests/unit/tools/test_quantize.py tests/unit/analyze/test_precision.py $(wildcard tests/server/test_llm*.py tests/server/test_openai*.py)
+
+FRONTENDS ?= 2
+test-frontends: $(VENV)/.dev  ## every test that starts a server, slow ones and language models included, with FRONTENDS=2 frontend processes
+	$(BIN)/python -m pip install -q "torch==2.13.0" "openvino==2026.4.1" -e ".[llm,openvino-llm,kv-events]" gguf accelerate xgrammar jsonschema --group browser
+	NAIAD_FRONTEND_PROCESSES=$(FRONTENDS) $(BIN)/python -m pytest tests/server tests/fuzz tests/browser
 
 test-browser: $(VENV)/.dev  ## the console's tests in chromium (apt-get install chromium), with axe-core where npm can fetch it
 	$(BIN)/python -m pip install -q --group browser

@@ -45,7 +45,7 @@ from naiad.instances.heartbeat import HEARTBEAT_NS
 from naiad.instances.template_process import Templates
 from naiad.keys.unmatched import unmatched_patterns
 from naiad.metrics.custom import CustomMetrics
-from naiad.metrics.loop_lag import LoopLag
+from naiad.metrics.loop_lag import LongestOf, LoopLag
 from naiad.metrics.page import MetricsPage
 from naiad.repository.check.layout import layout_hints
 from naiad.repository.load.failure import failure_summary
@@ -208,7 +208,8 @@ class Server:
                 self._faults,
                 lambda: wiring.key_reading(self._keys),
                 self._core.budget,
-                lag,
+                lag if self._frontends is None else LongestOf(lag, self._frontends),
+                self._num_lines_lost,
             )
             if self._console is not None:
                 self._console.read_host = lambda: self._page.sampler.latest
@@ -572,6 +573,11 @@ class Server:
         if self._frontends is None:
             return here
         return {name: num + self._frontends.num_connections(name) for name, num in here.items()}
+
+    def _num_lines_lost(self) -> int:
+        """In all processes."""
+        frontends = self._frontends
+        return log.num_dropped() + (0 if frontends is None else frontends.num_lines_lost)
 
     def _faults(self) -> dict[str, Counter[str]]:
         """What clients did wrong, in all processes."""

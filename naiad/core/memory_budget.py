@@ -49,6 +49,11 @@ class MemoryBudget:
         """What all processes that share the budget hold."""
         return self.used_bytes
 
+    @property
+    def total_num_refused(self) -> int:
+        """How often all processes that share the budget have refused bytes."""
+        return self.num_refused
+
     def open_account(self) -> MemoryAccount:
         return MemoryAccount(self)
 

@@ -96,6 +96,8 @@ class Frontends:
         """Free places in the shared page."""
         self._restarts = Restarts(RestartPolicy())
         self._gone_faults: dict[str, Counter[str]] = {HTTP: Counter(), GRPC: Counter()}
+        self._gone_busy_s = 0.0
+        self._gone_lines = 0
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._exits: dict[int, asyncio.Future[None]] = {}
@@ -222,6 +224,8 @@ class Frontends:
                 "the process that starts frontends has ended: the server process serves all "
                 "connections from now on, until it is restarted"
             )
+            for session in list(self._sessions.values()):  # they die with the launcher
+                session.close("the process that starts frontends has ended")
 
     # Frontends.
 
@@ -238,12 +242,16 @@ class Frontends:
 
     def _on_closed(self, number: int, session: FrontendSession, reason: str) -> None:
         del self._sessions[number]
-        for endpoint, faults in session.faults.items():
+        for endpoint, faults in session.counted.faults.items():
             self._gone_faults[endpoint].update(faults)
+        self._gone_busy_s = max(self._gone_busy_s, session.counted.max_busy_s)
+        self._gone_lines += session.counted.num_lines_lost
         self._launcher.budget.forget(session.place)
         self._places.append(session.place)
         self._changed.set()
         if self._is_stopping:
+            return
+        if self._launcher_channel.is_closed:
             return
         self._launcher_channel.send(KillFrontend(number))
         delay_s = self._restarts.next_delay_s(time.monotonic_ns())
@@ -260,7 +268,9 @@ class Frontends:
     async def _watch(self) -> None:
         was_tracing = False
         while True:
+            due_ns = time.monotonic_ns() + int(ASK_S * 1e9)
             await asyncio.sleep(ASK_S)
+            late_ns = max(time.monotonic_ns() - due_ns, 0)
             if log.shown_settings() != self._log_settings:
                 self._log_settings = log.shown_settings()
                 for session in self._sessions.values():
@@ -271,6 +281,7 @@ class Frontends:
             dropped = self._arena.trim(SLOT_IDLE_NS)
             for session in list(self._sessions.values()):
                 session.drop_slots(dropped)
+                session.forgive(late_ns)
                 self._check(session, time.monotonic_ns())
             self._balance()
 
@@ -351,7 +362,9 @@ class Frontends:
         ]:
             if not await self._changes_before(end_s):
                 for session in late:
-                    session.close("it did not confirm a change of the models or of the keys")
+                    session.drain()  # this process may have been stopped meanwhile
+                    if session.generation < generation or session.key_generation < key_generation:
+                        session.close("it did not confirm a change of the models or of the keys")
 
     def read_again(self) -> None:
         """SIGHUP."""
@@ -367,8 +380,27 @@ class Frontends:
         """Faults of clients since the start, those of frontends that are gone included."""
         total = Counter(self._gone_faults[endpoint])
         for session in self._sessions.values():
-            total.update(session.faults.get(endpoint, {}))
+            total.update(session.counted.faults.get(endpoint, {}))
         return total
+
+    @property
+    def num_lines_lost(self) -> int:
+        """Lines of the log that frontends could not write, since the start."""
+        return self._gone_lines + sum(
+            session.counted.num_lines_lost for session in self._sessions.values()
+        )
+
+    # The event loops of the frontends (naiad.metrics.loop_lag.LoopTimes).
+
+    @property
+    def max_lag_s(self) -> float:
+        return max((one.counted.max_lag_s for one in self._sessions.values()), default=0.0)
+
+    @property
+    def max_busy_s(self) -> float:
+        """Those of frontends that are gone included."""
+        busy_s = (one.counted.max_busy_s for one in self._sessions.values())
+        return max([self._gone_busy_s, *busy_s])
 
     def leaves(self, connection: Http1Connection, head: Head, name: str, version: str) -> bool:
         """Whether a frontend serves this connection, which has sent an inference request. A

@@ -190,6 +190,13 @@ class Leave(Message, tag=102):
     """The client, where the descriptor does not show it."""
 
 
+class BadOutputs(Message, tag=152):
+    """A worker of this model has sent outputs that are not tensors."""
+
+    model_name: str
+    model_version: str
+
+
 class StreamFlow(Message, tag=150):
     """The client of a request does not keep up with its responses, or does again."""
 
@@ -246,9 +253,15 @@ class Connections(Message, tag=109):
 
 
 class Counted(Message, tag=110):
-    """Faults of clients since the start of the frontend, by endpoint and cause."""
+    """What the metrics page shows of a frontend."""
 
     faults: dict[str, dict[str, int]]
+    """Faults of clients since the start of the frontend, by endpoint and cause."""
+    max_lag_s: float
+    """As naiad.metrics.loop_lag.LoopTimes."""
+    max_busy_s: float
+    num_lines_lost: int
+    """Lines of the log that could not be written."""
 
 
 class Alive(Message, tag=111):
@@ -518,6 +531,7 @@ FromFrontend: TypeAlias = (
     | AskModel
     | Abandon
     | Leave
+    | BadOutputs
     | StreamFlow
     | OpenCall
     | CallMessage

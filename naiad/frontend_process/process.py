@@ -16,10 +16,10 @@ import sys
 import time
 from collections.abc import Awaitable
 
-import msgspec
 import uvloop
 
 from naiad import log
+from naiad.core.memory_trim import IdleTrim, MemoryTrim
 from naiad.errors import NaiadError
 from naiad.frontend_process.grpc_endpoint import FrontendGrpc
 from naiad.frontend_process.http_endpoint import FrontendHttp
@@ -29,6 +29,7 @@ from naiad.frontend_process.messages import (
     Accept,
     Alive,
     AskAlive,
+    BadOutputs,
     CallFinish,
     CallIdle,
     CallPause,
@@ -60,9 +61,11 @@ from naiad.frontend_process.remote_core import (
     ServingCore,
 )
 from naiad.frontend_process.remote_guard import RemoteGuard
+from naiad.frontend_process.response_decoder import ResponseDecoder
 from naiad.frontend_process.shared_budget import SharedBudget, SharedPage
 from naiad.instances.channel import Channel
 from naiad.ipc.framing import LostDescriptorError
+from naiad.metrics.loop_lag import LoopLag
 from naiad.shm.arena import SLOT_IDLE_NS, Arena
 from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.http1.connection import Http1Connection
@@ -74,6 +77,7 @@ SWITCH_INTERVAL_S = 0.001
 REPORT_S = 0.02
 """How soon the server process hears of connections that have ended."""
 SWEEP_S = 1.0
+TRIM_S = 2.0
 
 
 def run_frontend(
@@ -134,9 +138,9 @@ class FrontendProcess:
         self._tls: dict[str, CertificateWatch | None] = {}
         self._num_accepted = {HTTP: 0, GRPC: 0}
         self._is_report_due = False
-        self._faults: dict[str, dict[str, int]] = {}
         self._measured = time.monotonic(), _worked_s()
         """When the work of the event loop was last measured, and how much it was by then."""
+        self._counted = Counted({}, 0.0, 0.0, 0)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -147,7 +151,7 @@ class FrontendProcess:
         self._channel: Channel[ToFrontend] = Channel(
             loop,
             self._sock,
-            msgspec.msgpack.Decoder(ToFrontend),
+            ResponseDecoder(self._on_bad_outputs),
             arena,
             self._on_message,
             self._on_close,
@@ -188,8 +192,12 @@ class FrontendProcess:
             if watch is not None:
                 self._start(watch.run())
         self._start(self._sweep())
+        self._start(self._trim())
+        self._lag = LoopLag(loop, self._report_soon)
+        self._lag.start()
         self._channel.send(Alive(0))
         await self._ended
+        self._lag.stop()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -242,6 +250,9 @@ class FrontendProcess:
             case ReadAgain():
                 self._read_again()
 
+    def _on_bad_outputs(self, model_name: str, model_version: str) -> None:
+        self._channel.send(BadOutputs(model_name, model_version))
+
     def _on_key_message(self, message: Rates | Entered | KeyState) -> None:
         guard = self._guard
         assert guard is not None
@@ -264,14 +275,14 @@ class FrontendProcess:
 
     def _on_close(self, reason: str) -> None:
         """The server process is gone, or tells this one to exit by closing the channel. Without it
-        nothing can be served."""
+        nothing can be served. Connections break off, as those of one process would: nobody knows
+        which requests have been executed."""
         if not self._ended.done():
-            self._requests.fail_all()
             self._ended.set_result(reason)
 
     async def _stop(self, grace_s: float) -> None:
         await asyncio.gather(self._http.stop(grace_s), self._grpc.stop(grace_s))
-        self._report_faults()
+        self._report_counts()
         self._channel.close("stopped")
 
     def _read_again(self) -> None:
@@ -334,22 +345,33 @@ class FrontendProcess:
             GRPC: len(self._grpc.endpoint.connections),
         }
         self._channel.send(Connections(num_open, dict(self._num_accepted)))
+        self._report_counts()
 
-    def _report_faults(self) -> None:
+    def _report_counts(self) -> None:
         faults = {
             HTTP: dict(self._http.endpoint.faults),
             GRPC: dict(self._grpc.endpoint.counters.failures),
         }
-        if faults != self._faults:
-            self._faults = faults
-            self._channel.send(Counted(faults))
+        lag = self._lag
+        counted = Counted(faults, lag.max_lag_s, lag.max_busy_s, log.num_dropped())
+        if counted != self._counted:
+            self._counted = counted
+            self._channel.send(counted)
 
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_S)
-            self._report_faults()
+            self._report_counts()
             self._grpc.calls.cancel_ended()
             log.report_repeats()
             dropped = self._arena.trim(SLOT_IDLE_NS)
             if dropped:
                 self._channel.link.drop_slots(dropped)
+
+    async def _trim(self) -> None:
+        memory_trim, idle_trim = MemoryTrim(self._budget), IdleTrim()
+        while True:
+            await asyncio.sleep(TRIM_S)
+            trim = memory_trim.due() or idle_trim.due()
+            if trim is not None:
+                await self._loop.run_in_executor(None, trim)

@@ -49,8 +49,6 @@ from naiad.repository.repository import LATEST, RETRY_AFTER_S
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena
 from naiad.trace.tracing import Tracing
 
-GONE = "the server process has ended"
-
 
 class RemoteScheduler:
     """The scheduler of one copy of a model: it is in the server process."""
@@ -252,12 +250,6 @@ class RemoteRequests:
             self._channel.link.resolve(item.outputs)
         except NaiadError as error:
             item.outputs, item.error = [], WorkError.of(error)
-
-    def fail_all(self) -> None:
-        """The server process is gone."""
-        streams, self._streams = self._streams, {}
-        for stream, _ in streams.values():
-            stream.fail(unavailable(GONE, RETRY_AFTER_S))
 
 
 def _runs(requests: list[RemoteRequest]) -> list[list[RemoteRequest]]:

@@ -47,6 +47,8 @@ class ServedModels:
         """The names of all copies that frontends have been told of."""
         self._by_name: dict[tuple[str, str], int] = {}
         """(name, version) as clients write them -> the copy that serves."""
+        self._doubtful: set[int] = set()
+        """Copies whose workers have sent outputs that are not tensors."""
         self.message = Models(0, [])
 
     def refresh(self) -> bool:
@@ -71,12 +73,15 @@ class ServedModels:
                 model.spec.is_decoupled,
                 config,
             )
+            if number in self._doubtful:
+                copies[number] = _transparent(copies[number])
             self._names[number] = key
             models.append(RemoteModel(key, version, is_latest, number, model.spec, config))
             by_name[key, str(version)] = number
             if is_latest:
                 by_name[key, LATEST] = number
         self._copies, self._by_name = copies, by_name
+        self._doubtful.intersection_update(copies)
         is_traced = self._core.tracing.is_on
         if models == self.message.models and is_traced == self.message.is_traced:
             return False
@@ -90,6 +95,15 @@ class ServedModels:
             for version, model in entry.models.items()
             if model.is_serving
         ]
+
+    def look_into(self, model_name: str, model_version: str) -> None:
+        """The server looks at the tensors of this model from now on, as it does without frontend
+        processes: the next bad ones end their worker."""
+        for number, served in self._copies.items():
+            spec = served.model.spec
+            if (spec.name, str(spec.version)) == (model_name, model_version):
+                self._doubtful.add(number)
+                self._copies[number] = _transparent(served)
 
     def is_served(self, name: str, version: str) -> bool:
         return (name, version) in self._by_name
@@ -112,6 +126,10 @@ class ServedModels:
         if request.details is not None:
             return request.details.model_name
         return self._names.get(request.copy, "")
+
+
+def _transparent(served: Served) -> Served:
+    return served._replace(is_opaque=False, bundle_scheduler=None, is_decoupled=False)
 
 
 def is_opaque(model: Model) -> bool:

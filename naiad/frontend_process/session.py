@@ -33,6 +33,7 @@ from naiad.frontend_process.messages import (
     Alive,
     AskAlive,
     AskModel,
+    BadOutputs,
     BundleResponse,
     CallCancelled,
     CallCongested,
@@ -75,7 +76,7 @@ from naiad.frontends.submit import start_trace, traced
 from naiad.inference import InferenceCore
 from naiad.instances.channel import Channel
 from naiad.instances.responses import decode_tensors
-from naiad.ipc.framing import BrokenLinkError, LostDescriptorError
+from naiad.ipc.framing import NOT_DECODED, BrokenLinkError, LostDescriptorError
 from naiad.ipc.messages import Message
 from naiad.ipc.work import WorkError
 from naiad.keys.account import Admission, LimitError, MeteredAdmission, RateFields
@@ -125,7 +126,7 @@ class FrontendSession:
         """The state of the API keys that the frontend acts on."""
         self.on_unknown_key: Callable[[], None] | None = None
         """Called when a signed token names an unknown key."""
-        self.faults: dict[str, dict[str, int]] = {}
+        self.counted = Counted({}, 0.0, 0.0, 0)
         self._num_sent = {HTTP: 0, GRPC: 0}
         self._connections = Connections({HTTP: 0, GRPC: 0}, {HTTP: 0, GRPC: 0})
         self._loop = loop
@@ -193,6 +194,15 @@ class FrontendSession:
             self._num_asked += 1
             self._channel.send(AskAlive(self._num_asked))
 
+    def forgive(self, late_ns: int) -> None:
+        """This process itself has not run for so long."""
+        if self.asked_ns:
+            self.asked_ns += late_ns
+
+    def drain(self) -> None:
+        """Handles everything that the frontend has sent, now."""
+        self._channel.drain()
+
     def send(self, message: Message, descriptor: int | None = None) -> None:
         self._channel.send(message, None if descriptor is None else [descriptor])
 
@@ -247,6 +257,8 @@ class FrontendSession:
                     log.error("no descriptors are left: a connection was lost")
                 else:
                     self._on_leave(sock, message)
+            case BadOutputs():
+                self._models.look_into(message.model_name, message.model_version)
             case StreamFlow():
                 self._set_flow(message)
             case OpenCall():
@@ -259,7 +271,7 @@ class FrontendSession:
             case Connections():
                 self._connections = message
             case Counted():
-                self.faults = message.faults
+                self.counted = message
             case Alive():
                 self.asked_ns = 0
                 self.busy = message.busy
@@ -442,7 +454,7 @@ class FrontendSession:
             encoded = None
             try:
                 inputs = decode_tensors(item.inputs)
-            except msgspec.DecodeError as error:
+            except NOT_DECODED as error:
                 raise BrokenLinkError(str(error)) from error
             if not item.is_inline:
                 self._channel.link.resolve(inputs)

@@ -1,8 +1,8 @@
 """One memory budget over the server process and all frontend processes.
 
-Every process writes the bytes that it holds to a place of its own in a shared page, and counts
-those of all others as used. Two processes that reserve at the same moment may exceed the budget
-together by what they reserve; nothing waits for a lock.
+Every process writes the bytes that it holds, and how often it has refused some, to places of its
+own in a shared page, and counts the bytes of all others as used. Two processes that reserve at the
+same moment may exceed the budget together by what they reserve; nothing waits for a lock.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ _PLACE_BYTES = 8
 
 
 class SharedPage:
-    """The bytes that each process holds. It is made before the processes are forked."""
+    """It is made before the processes are forked."""
 
     def __init__(self, num_places: int) -> None:
-        self._memory = mmap.mmap(-1, max(num_places * _PLACE_BYTES, mmap.PAGESIZE))
-        self.places = memoryview(self._memory).cast("q")[:num_places]
+        self._memory = mmap.mmap(-1, max(2 * num_places * _PLACE_BYTES, mmap.PAGESIZE))
+        numbers = memoryview(self._memory).cast("q")
+        self.places = numbers[:num_places]
+        """The bytes that each process holds."""
+        self.num_refused = numbers[num_places : 2 * num_places]
+        """These stay when a process is gone; its successor counts on."""
 
 
 class SharedBudget(MemoryBudget):
@@ -28,8 +32,11 @@ class SharedBudget(MemoryBudget):
     def __init__(self, limit_bytes: int, page: SharedPage, place: int) -> None:
         self._total_bytes = limit_bytes
         self._places = page.places
+        self._num_refused = page.num_refused
         self._place = place
+        num_refused = self.num_refused
         super().__init__(limit_bytes)
+        self.num_refused = num_refused
 
     @property
     def used_bytes(self) -> int:
@@ -48,6 +55,18 @@ class SharedBudget(MemoryBudget):
     @limit_bytes.setter
     def limit_bytes(self, num_bytes: int) -> None:
         self._total_bytes = num_bytes
+
+    @property
+    def num_refused(self) -> int:
+        return self._num_refused[self._place]
+
+    @num_refused.setter
+    def num_refused(self, num_refused: int) -> None:
+        self._num_refused[self._place] = num_refused
+
+    @property
+    def total_num_refused(self) -> int:
+        return sum(self._num_refused)
 
     @property
     def total_limit_bytes(self) -> int:

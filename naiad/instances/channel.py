@@ -17,9 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-import msgspec
-
-from naiad.ipc.framing import BrokenLinkError, Link
+from naiad.ipc.framing import BrokenLinkError, Decoder, Link
 from naiad.ipc.messages import Message
 from naiad.shm.arena import Arena
 from naiad.worker.channel import ANCILLARY_BYTES, READ_BYTES, Rights, descriptors, split_rights
@@ -32,7 +30,7 @@ class Channel(Generic[M]):
         self,
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
-        decoder: msgspec.msgpack.Decoder[M],
+        decoder: Decoder[M],
         arena: Arena,
         on_message: Callable[[M], None],
         on_close: Callable[[str], None],
@@ -50,6 +48,8 @@ class Channel(Generic[M]):
         self._buffer = bytearray(READ_BYTES)  # its pages cost nothing until a message is that long
         self._waiting: deque[tuple[bytes, Rights]] = deque()
         self._num_unread = array.array("i", [0])
+        self.unsent_bytes = 0
+        """Bytes that the peer has not made room for."""
         self.is_closed = False
         loop.add_reader(sock, self._on_readable)
 
@@ -93,6 +93,7 @@ class Channel(Generic[M]):
                 except OSError as error:
                     self.close(f"write failed: {error.strerror}")
                     return
+                self.unsent_bytes += len(rest)
         if self._waiting and not was_waiting:
             self._loop.add_writer(self._sock, self._on_writable)
 
@@ -116,6 +117,7 @@ class Channel(Generic[M]):
                 return True
             if len(rest) == len(data):
                 return False
+            self.unsent_bytes -= len(data) - len(rest)
             _close_all(rights)
             if rest:
                 self._waiting[0] = (rest, [])
@@ -126,11 +128,6 @@ class Channel(Generic[M]):
     def _on_writable(self) -> None:
         if self._flush() and not self.is_closed:
             self._loop.remove_writer(self._sock)
-
-    @property
-    def unsent_bytes(self) -> int:
-        """Bytes that the peer has not made room for."""
-        return sum(len(data) for data, _ in self._waiting)
 
     def has_unread(self) -> bool:
         """True while the peer has not read everything that was sent."""
@@ -179,6 +176,7 @@ class Channel(Generic[M]):
         for _, rights in self._waiting:
             _close_all(rights)
         self._waiting.clear()
+        self.unsent_bytes = 0
         self.link.close()
         on_close = self._on_close
         # The owner refers to the channel. Without these the memory of a dead worker's channel would

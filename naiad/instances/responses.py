@@ -21,7 +21,7 @@ from naiad.instances.channel import Channel
 from naiad.instances.in_flight import Batch, InFlight, OnExecuted, OpenJob
 from naiad.instances.instance_plan import InstancePlan
 from naiad.instances.observers import Observers
-from naiad.ipc.framing import BrokenLinkError
+from naiad.ipc.framing import NOT_DECODED, BrokenLinkError
 from naiad.ipc.messages import (
     EncodedExecuted,
     EncodedGroup,
@@ -69,7 +69,7 @@ class Responses:
                 ):
                     outputs: Any = decode_tensors(response.outputs)
                     response.outputs = outputs
-        except msgspec.DecodeError as error:
+        except NOT_DECODED as error:
             raise BrokenLinkError(str(error)) from error
         self.on_executed(cast(Executed, message))
 
@@ -273,7 +273,10 @@ class Responses:
                 )
             else:
                 if response is not None:
-                    outputs: Any = decode_tensors(response.outputs)
+                    try:
+                        outputs: Any = decode_tensors(response.outputs)
+                    except NOT_DECODED as error:
+                        raise BrokenLinkError(str(error)) from error
                     response.outputs = outputs
                 self.on_response(cast(Response, item))
 

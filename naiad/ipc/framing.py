@@ -13,7 +13,7 @@ import os
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -25,11 +25,16 @@ from naiad.shm.foreign import ForeignSlots
 
 RETRY_AFTER_S = 1
 M = TypeVar("M")
+Decoded = TypeVar("Decoded", covariant=True)
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 1 << 31
 _OWN_MESSAGES: frozenset[type] = frozenset({Slots, Released, Unmapped})
 _LOST = -1
 """Stands for the rest of a message's descriptors, for which this process had no room."""
+
+
+NOT_DECODED = (msgspec.DecodeError, ValueError, RecursionError)
+"""What decoders of msgspec raise: for bad bytes, bad text, and values inside of too many others."""
 
 
 class BrokenLinkError(Exception):
@@ -40,8 +45,16 @@ class LostDescriptorError(Exception):
     """This process had no room for the descriptor that came with a message."""
 
 
+class Decoder(Protocol[Decoded]):
+    """A decoder of msgspec, or what stands in for one."""
+
+    def decode(self, data: bytes | memoryview, /) -> Decoded:
+        """Raises NOT_DECODED."""
+        ...
+
+
 class Link(Generic[M]):
-    def __init__(self, decoder: msgspec.msgpack.Decoder[M], arena: Arena) -> None:
+    def __init__(self, decoder: Decoder[M], arena: Arena) -> None:
         self.arena = arena
         self.lent = LentSlots(arena.directory)
         self._foreign = ForeignSlots(arena.directory) if arena.directory is not None else None
@@ -62,7 +75,7 @@ class Link(Generic[M]):
         self._dropped: list[int] = []
         self._leases: dict[int, int] = {}
 
-    def keep_encoded(self, decoder: msgspec.msgpack.Decoder[Any]) -> None:
+    def keep_encoded(self, decoder: Decoder[Any]) -> None:
         """Messages are decoded by `decoder` from now on, and may contain msgspec.Raw, which refers
         to the bytes of its message."""
         self._decoder = decoder
@@ -231,7 +244,7 @@ class Link(Generic[M]):
                     self._on_released(message)
                 elif isinstance(message, Unmapped):
                     self._on_unmapped(message)
-        except (msgspec.DecodeError, ValueError) as error:
+        except NOT_DECODED as error:
             raise BrokenLinkError(str(error)) from error
         if (at == 0) if self._incoming else (at == end):
             # Nothing is left over, or the message is still incomplete and already in `_incoming`.

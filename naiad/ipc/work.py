@@ -12,7 +12,7 @@ import msgspec
 
 from naiad.core.request import ParameterValue
 from naiad.core.tensor import Tensor
-from naiad.errors import NaiadError
+from naiad.errors import Code, NaiadError
 
 SEQUENCE_START = 1
 SEQUENCE_END = 2
@@ -73,6 +73,9 @@ class WorkError(msgspec.Struct, array_like=True):
     is_refusal: bool = False
     """The request has not reached a model."""
 
+    def __post_init__(self) -> None:
+        _check_code(self.code)
+
     @classmethod
     def of(cls, error: NaiadError) -> WorkError:
         return cls(error.code.name, error.message, error.retry_after_s)
@@ -131,6 +134,16 @@ class DirectCall(msgspec.Struct, array_like=True):
     end_ns: int
     error_code: str = ""
     """The name of a `naiad.errors.Code`; empty when the call succeeded."""
+
+    def __post_init__(self) -> None:
+        if self.error_code:
+            _check_code(self.error_code)
+
+
+def _check_code(name: str) -> None:
+    """Raises ValueError, which makes a message with another name a bad message."""
+    if name not in Code.__members__:
+        raise ValueError(f"unknown error code '{name}'")
 
 
 class ControlOperation(msgspec.Struct, array_like=True):

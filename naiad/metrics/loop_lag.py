@@ -9,14 +9,45 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from typing import Protocol
 
 _INTERVAL_S = 0.02
 _WINDOW_S = 60.0
 
 
+class LoopTimes(Protocol):
+    """What is known of an event loop, or of several: the longest times."""
+
+    @property
+    def max_lag_s(self) -> float: ...
+
+    @property
+    def max_busy_s(self) -> float: ...
+
+
+class LongestOf:
+    """The times of several event loops as those of one."""
+
+    def __init__(self, *loops: LoopTimes) -> None:
+        self._loops = loops
+
+    @property
+    def max_lag_s(self) -> float:
+        return max(loop.max_lag_s for loop in self._loops)
+
+    @property
+    def max_busy_s(self) -> float:
+        return max(loop.max_busy_s for loop in self._loops)
+
+
 class LoopLag:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_busier: Callable[[], None] | None = None
+    ) -> None:
+        """`on_busier` is called when `max_busy_s` has risen."""
         self._loop = loop
+        self._on_busier = on_busier
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
         self._cpu_s = 0.0
@@ -53,7 +84,11 @@ class LoopLag:
     def _measure(self) -> None:
         # The loop's own clock is read once per turn, before the callbacks.
         lag_s = max(0.0, time.monotonic() - self._due_s)
-        self.max_busy_s = max(self.max_busy_s, min(lag_s, time.thread_time() - self._cpu_s))
+        busy_s = min(lag_s, time.thread_time() - self._cpu_s)
+        if busy_s > self.max_busy_s:
+            self.max_busy_s = busy_s
+            if self._on_busier is not None:
+                self._on_busier()
         if self._due_s > self._window_end_s:
             self._previous_s, self._current_s = self._current_s, 0.0
             self._window_end_s = self._due_s + _WINDOW_S

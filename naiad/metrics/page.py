@@ -17,7 +17,7 @@ from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.exposition import COUNTER, GAUGE, Block, label_text, page, with_labels
 from naiad.metrics.host import HostReading, HostSampler, host_blocks
 from naiad.metrics.key_metrics import KeyReading, key_blocks
-from naiad.metrics.loop_lag import LoopLag
+from naiad.metrics.loop_lag import LoopTimes
 from naiad.metrics.model_metrics import ModelBlocks, ModelSeries
 from naiad.settings import Settings, latency_metrics
 
@@ -35,7 +35,8 @@ class MetricsPage:
         faults: Callable[[], Mapping[str, Mapping[str, int]]] = dict,
         keys: Callable[[], KeyReading | None] = lambda: None,
         budget: MemoryBudget | None = None,
-        loop_lag: LoopLag | None = None,
+        loop_lag: LoopTimes | None = None,
+        num_lines_lost: Callable[[], int] = log.num_dropped,
     ) -> None:
         """`connections` returns open connections by protocol, such as {"http": 3, "grpc": 1}.
 
@@ -51,6 +52,7 @@ class MetricsPage:
         self._keys = keys
         self._budget = budget or MemoryBudget()
         self._loop_lag = loop_lag
+        self._num_lines_lost = num_lines_lost
         self._latency = latency_metrics(settings.metrics_config)
         self._place = {"node": settings.node_name, "replica": settings.replica_name}
         self._pinned_bytes = settings.pinned_memory_pool_byte_size
@@ -127,7 +129,7 @@ class MetricsPage:
             COUNTER,
             "Number of requests and responses refused because the server held too many bytes",
         )
-        refused.add("", budget.num_refused)
+        refused.add("", budget.total_num_refused)
         return [limit, used, refused]
 
     def _server(self) -> list[Block]:
@@ -145,7 +147,7 @@ class MetricsPage:
         dropped = Block(
             "naiad_log_messages_dropped_total", COUNTER, "Number of log messages that were lost"
         )
-        dropped.add("", log.num_dropped())
+        dropped.add("", self._num_lines_lost())
         info = Block("naiad_info", GAUGE, "Always 1; the version of the server is a label")
         info.add(label_text({"version": __version__}), 1)
         return [connections, faults, *self._event_loop(), dropped, info]

@@ -1,5 +1,5 @@
-"""Kills workers, templates and processes that models have started, at random, under mixed load. The
-clients check every response.
+"""Kills workers, templates, processes that models have started and frontend processes, at random,
+under mixed load. The clients check every response.
 
     python -m tests.attacks.random_kills --kills 1000 [--seed 7] [--pause 0.05]
 
@@ -7,6 +7,7 @@ The load is JSON and binary tensors over HTTP, unary calls and streams over gRPC
 ensemble, and models that fork. The rules:
 - every request gets a response, and no response is wrong;
 - a request fails only if a worker of its model was killed while it was under way, or restarts;
+- a connection breaks only if a frontend process was killed (`NAIAD_FRONTEND_PROCESSES=2`);
 - at the end all models serve, and the server's memory and descriptors are what they were after the
   first fifth of the kills;
 - nothing is left when the server has stopped.
@@ -39,7 +40,9 @@ from tritonclient.utils import InferenceServerException
 
 from tests.server.harness import (
     Server,
+    frontends,
     launch_naiad,
+    launchers,
     process_name,
     process_state,
     process_tree,
@@ -67,6 +70,7 @@ EXPECTED_ERRORS = (
     "no instance of the model is able to serve",
     "the instance that held this sequence ended",
 )
+FRONTEND = "frontend"
 FLAGS = [
     "--worker-max-restarts=1000000",
     "--worker-restart-window-secs=0.05",
@@ -157,7 +161,7 @@ PARTS = {"both": ("pair", "lone")}
 class Kill(msgspec.Struct, frozen=True):
     time_s: float
     model: str
-    """Empty for a template, which takes all workers with it."""
+    """Empty for a template, which takes all workers with it; FRONTEND for a frontend process."""
 
 
 class Outcome(msgspec.Struct):
@@ -166,6 +170,8 @@ class Outcome(msgspec.Struct):
     succeeded: Counter[str] = msgspec.field(default_factory=Counter)
     lost: Counter[str] = msgspec.field(default_factory=Counter)
     """Requests that were under way on a killed worker, by client."""
+    broken: Counter[str] = msgspec.field(default_factory=Counter)
+    """Requests that were under way on a connection of a killed frontend, by client."""
     violations: list[str] = []
     memory_bytes: tuple[int, int] = (0, 0)
     descriptors: tuple[int, int] = (0, 0)
@@ -217,6 +223,9 @@ class HttpClient:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def reopen(self) -> None:
+        self.close()
 
     def call(self, number: int) -> None:
         values = [number, number + 7, -number]
@@ -287,6 +296,9 @@ class GrpcClient:
     def close(self) -> None:
         self._client.close()
 
+    def reopen(self) -> None:
+        """The client connects again by itself."""
+
     def call(self, number: int) -> None:
         values = np.array([[number, number + 1]], np.int32)
         tensor = grpc_client.InferInput("IN", [1, 2], "INT32")
@@ -315,7 +327,8 @@ class GrpcStreamClient:
 
     def reopen(self) -> None:
         """After a wrong response, the next request must not read what is left of this one: it would
-        look wrong, too, and such a client floods the model."""
+        look wrong, too, and such a client floods the model. A connection that has ended has taken
+        the stream with it."""
         self._client.stop_stream(cancel_requests=True)
         self._open()
 
@@ -374,6 +387,7 @@ class Run:
         self._is_over = threading.Event()
         self._lock = threading.Lock()
         self._pids: set[int] = set()
+        self._num_frontends = len(frontends(server))
         self.outcome = Outcome()
 
     def run(self, num_kills: int) -> Outcome:
@@ -420,12 +434,18 @@ class Run:
                 with self._lock:
                     self.outcome.succeeded[client.name] += 1
             except RefusedError as error:
-                self._judge(client, start_s, str(error))
+                message = str(error)
+                is_known = any(text in message for text in EXPECTED_ERRORS)
+                if "StatusCode.UNAVAILABLE" in message and not is_known:
+                    self._judge_broken(client, start_s, message)
+                else:
+                    self._judge(client, start_s, message)
+            except (ConnectionError, http.client.HTTPException) as error:
+                self._judge_broken(client, start_s, repr(error))
             except BaseException as error:
                 self._violate(f"{client.name}: {type(error).__name__}: {error}"[:400])
                 if isinstance(error, AssertionError):
-                    if isinstance(client, GrpcStreamClient):
-                        client.reopen()
+                    client.reopen()
                 else:
                     self._violate(f"the log then: {self._server.tail(30)}")
                     return  # the connection or the stream is lost
@@ -433,26 +453,36 @@ class Run:
     def _judge(self, client: Client, start_s: float, message: str) -> None:
         """An error is right only if a worker that the request needed was killed meanwhile, or
         before that and it still restarts."""
-        end_s = time.monotonic()
         models = {"", *PARTS.get(client.model, (client.model,))}
         before_s = RESTART_LIMIT_S if "is restarting" in message else NOTICE_S
-        with self._lock:
-            is_explained = any(
-                kill.model in models and start_s - before_s <= kill.time_s <= end_s
-                for kill in reversed(self._kills)
-            )
-            self.outcome.lost[client.name] += 1
-        if not is_explained:
+        self.outcome.lost[client.name] += 1
+        if not self._is_explained(models, start_s - before_s):
             self._violate(f"{client.name}: failed without a kill: {message}")
         elif not any(text in message for text in EXPECTED_ERRORS):
             details = self._server.get("/v2/health/details")[1].decode()
             self._violate(f"{client.name}: unexpected error: {message}; {details}")
 
+    def _judge_broken(self, client: Client, start_s: float, message: str) -> None:
+        self.outcome.broken[client.name] += 1
+        if not self._is_explained({FRONTEND}, start_s - NOTICE_S):
+            self._violate(f"{client.name}: the connection ended without a kill: {message}")
+        client.reopen()
+
+    def _is_explained(self, models: set[str], start_s: float) -> bool:
+        """A process that serves one of these models has been killed since then."""
+        with self._lock:
+            return any(
+                kill.model in models and start_s <= kill.time_s for kill in reversed(self._kills)
+            )
+
     # Kills.
 
     def _kill_one(self) -> None:
         time.sleep(self._random.uniform(0.0, 0.2))
-        kind = self._random.choices(["worker", "template", "child"], [80, 8, 12])[0]
+        kinds = {"worker": 80, "template": 8, "child": 12}
+        if self._num_frontends:
+            kinds[FRONTEND] = 20
+        kind = self._random.choices(list(kinds), list(kinds.values()))[0]
         targets: list[tuple[int, str]] = []
         end_s = time.monotonic() + READY_LIMIT_S
         while not targets:
@@ -471,9 +501,14 @@ class Run:
 
     def _targets(self, kind: str) -> Iterator[tuple[int, str]]:
         """(process id, model) of the processes of a kind."""
-        templates = _children(self._server.pid)
-        self._pids.update(templates)
-        for template in templates:
+        children, launcher = _children(self._server.pid), launchers(self._server)
+        self._pids.update(children)
+        if kind == FRONTEND:
+            for pid in frontends(self._server):
+                self._pids.add(pid)
+                yield pid, FRONTEND
+            return
+        for template in sorted(set(children) - set(launcher)):
             if kind == "template":
                 yield template, ""
                 continue
@@ -515,6 +550,8 @@ class Run:
             self._violate(f"the server's descriptors grew from {first[1]} to {last[1]}")
         # Each worker of `forks` has two processes of its own, dead or alive.
         most = 2 + sum(WORKERS.values()) + 2 * WORKERS["forks"]
+        if self._num_frontends:
+            most += 1 + self._num_frontends
         end_s = time.monotonic() + REAP_LIMIT_S
         while len(tree := process_tree(self._server.pid)) > most and time.monotonic() < end_s:
             time.sleep(0.02)
@@ -557,6 +594,7 @@ def attack(
     )
     report(f"responses: {dict(sorted(outcome.succeeded.items()))}")
     report(f"lost with a killed worker: {dict(sorted(outcome.lost.items()))}")
+    report(f"lost with a killed frontend: {dict(sorted(outcome.broken.items()))}")
     report(f"memory of the server: {outcome.memory_bytes[0]} -> {outcome.memory_bytes[1]} bytes")
     report(f"descriptors of the server: {outcome.descriptors[0]} -> {outcome.descriptors[1]}")
     for number, line in enumerate(server.lines):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import grpc
 
-from tests.server.harness import Server, process_tree
+from tests.server.harness import Server, process_tree, serving_processes
 
 _LIMIT_S = 180.0
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -68,22 +68,29 @@ class Target:
     def processes(self) -> set[int]:
         return set(process_tree(self.pid))
 
+    # The server process and its frontend processes count together.
+
     def num_descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+        return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in serving_processes(self.server))
 
     def status_bytes(self, field: str) -> int:
         """A field of /proc/PID/status, such as VmHWM, in bytes."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name == field:
-                return int(value.split()[0]) * 1024
-        raise KeyError(field)
+        return sum(_status_bytes(pid, field) for pid in serving_processes(self.server))
 
     def reset_peak(self) -> None:
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        for pid in serving_processes(self.server):
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
 
     def metric(self, name: str) -> float:
         """The sum of all series of a metric; 0 when the page does not have it."""
         page = self.server.get("/metrics", "metrics")[1].decode()
         rows = [line for line in page.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
         return sum(float(row.rsplit(" ", 1)[1]) for row in rows)
+
+
+def _status_bytes(pid: int, field: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024
+    raise KeyError(field)

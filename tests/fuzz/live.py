@@ -21,7 +21,7 @@ from pathlib import Path
 from tests.fuzz.frontends import FRAMES, HTTP_TOKENS, METHODS
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import FOLDER, target
-from tests.server.harness import Server, launch_naiad
+from tests.server.harness import Server, launch_naiad, serving_processes
 
 REPOSITORY = Path(__file__).parents[2] / "bench" / "repository"
 PROBE_EVERY = 50
@@ -56,9 +56,14 @@ class LiveServer:
             self.server.stop(10)
 
     def _measure(self) -> tuple[int, int]:
-        status = Path(f"/proc/{self.server.pid}/status").read_text()
-        resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-        return int(resident.split()[1]) << 10, len(os.listdir(f"/proc/{self.server.pid}/fd"))
+        """(memory, descriptors) of the processes that serve."""
+        memory_bytes = num_descriptors = 0
+        for pid in serving_processes(self.server):
+            status = Path(f"/proc/{pid}/status").read_text()
+            resident = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+            memory_bytes += int(resident.split()[1]) << 10
+            num_descriptors += len(os.listdir(f"/proc/{pid}/fd"))
+        return memory_bytes, num_descriptors
 
     def send(self, kind: str, data: bytes, size: int) -> bytes:
         """Sends the data in pieces and returns what comes back until the server is silent."""

@@ -313,6 +313,37 @@ def process_tree(pid: int) -> list[int]:
     return pids
 
 
+def frontends(server: Server) -> list[int]:
+    """The frontend processes: those with the server's command line, without its launcher."""
+    return [pid for pid, parent in _own_forks(server) if parent != server.pid]
+
+
+def launchers(server: Server) -> list[int]:
+    """The process from which frontends are forked, if there is one."""
+    return [pid for pid, parent in _own_forks(server) if parent == server.pid]
+
+
+def serving_processes(server: Server) -> list[int]:
+    """The processes that have connections of clients."""
+    return [server.pid, *frontends(server)]
+
+
+def tree_without_frontends(server: Server) -> list[int]:
+    """The processes that the server has with any number of frontend processes."""
+    own = {pid for pid, _ in _own_forks(server)}
+    return [pid for pid in process_tree(server.pid) if pid not in own]
+
+
+def _own_forks(server: Server) -> Iterator[tuple[int, int]]:
+    """Yields (process, its parent) for processes that run the server's own program."""
+    own = Path(f"/proc/{server.pid}/cmdline").read_bytes()
+    for pid in process_tree(server.pid)[1:]:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes() == own:
+                stat = Path(f"/proc/{pid}/stat").read_text()
+                yield pid, int(stat.rpartition(")")[2].split()[1])
+
+
 def process_name(pid: int) -> str:
     """Returns the name of a process, or "" if it has ended."""
     try:

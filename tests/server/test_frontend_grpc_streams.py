@@ -21,10 +21,9 @@ from naiad.keys.key_file import KeyFile
 from naiad.pb import grpc_service_pb2 as pb
 from tests.server.gates import Gate, Report, eventually, pending
 from tests.server.grpc_stream import StreamCall, message, number
-from tests.server.harness import ROOT, Server, naiad
+from tests.server.harness import ROOT, Server, frontends, naiad
 from tests.server.model_folder import Control, write_model
 from tests.server.test_frontend_keys import Ring, bearer, key_metrics
-from tests.server.test_frontends import frontends
 from tests.server.trace_reading import read_traces
 
 REPOSITORIES = ROOT / "tests" / "repositories"

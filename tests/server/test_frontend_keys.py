@@ -27,9 +27,9 @@ from naiad.keys.key_file import KeyFile
 from naiad.pb import grpc_service_pb2 as pb
 from tests.entrances import http_entrances, rpc_entrances
 from tests.server.gates import eventually
-from tests.server.harness import Server, naiad
+from tests.server.harness import Server, frontends, naiad
 from tests.server.model_folder import write_model
-from tests.server.test_frontends import ANY, frontends
+from tests.server.test_frontends import ANY
 
 INFER = "/v2/models/word/infer"
 OPEN = (HEALTH, METRICS, PAGE)

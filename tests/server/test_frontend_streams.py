@@ -20,10 +20,10 @@ from bench.token_engine import TOKEN
 from bench.token_streams import start, write_repository
 from naiad.keys.key_file import KeyFile
 from tests.server.gates import eventually
-from tests.server.harness import Server
+from tests.server.harness import Server, frontends
 from tests.server.model_folder import write_model
 from tests.server.test_frontend_keys import Ring, bearer
-from tests.server.test_frontends import frontends, num_sockets
+from tests.server.test_frontends import num_sockets
 from tests.server.test_openai_embeddings import CONFIG as EMBEDDING_CONFIG
 from tests.server.test_openai_embeddings import MODEL as EMBEDDING_MODEL
 from tests.server.test_openai_embeddings import MODELS as EMBEDDING_MODELS

@@ -25,7 +25,15 @@ import tritonclient.grpc as grpc_client
 
 from tests.certificates import make_certificates
 from tests.server.gates import eventually
-from tests.server.harness import Server, naiad, process_tree, wait_gone
+from tests.server.harness import (
+    Server,
+    frontends,
+    launchers,
+    naiad,
+    process_state,
+    process_tree,
+    wait_gone,
+)
 from tests.server.model_folder import Control, write_model
 
 FLAGS = ("--frontend-processes=2", "--model-control-mode=explicit", "--load-model=*")
@@ -34,21 +42,6 @@ HUNG_LIMIT_S = 60.0
 ANY = json.dumps(
     {"inputs": [{"name": "ANY", "datatype": "INT32", "shape": [1], "data": [0]}]}
 ).encode()
-
-
-def frontends(server: Server) -> list[int]:
-    """The frontend processes: those with the server's command line, without its launcher."""
-    own = Path(f"/proc/{server.pid}/cmdline").read_bytes()
-    found = []
-    for pid in process_tree(server.pid):
-        try:
-            is_same = Path(f"/proc/{pid}/cmdline").read_bytes() == own
-            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if is_same and pid != server.pid and parent != server.pid:
-            found.append(pid)
-    return found
 
 
 def client_ports(pid: int, port: int) -> set[int]:
@@ -174,6 +167,12 @@ class Load:
 def success_count(server: Server, model: str = "word") -> int:
     body = json.loads(server.get(f"/v2/models/{model}/stats")[1])
     return int(body["model_stats"][0]["inference_stats"]["success"]["count"])
+
+
+def test_the_environment_chooses_the_number_of_frontends(folder: Path) -> None:
+    """`make test-frontends` relies on it."""
+    with naiad([str(folder)], environment={"NAIAD_FRONTEND_PROCESSES": "2"}) as one:
+        eventually(lambda: len(frontends(one)) == 2, "both frontends run")
 
 
 def test_counts_of_two_frontends_are_sums(server: Server) -> None:
@@ -471,6 +470,46 @@ def test_a_stopped_frontend_is_noticed_and_replaced(server: Server, connect: Con
     assert load.num_broken == 0
 
 
+def test_a_frontend_that_stops_under_load_holds_up_only_its_own_connections(
+    server: Server,
+) -> None:
+    stopped = frontends(server)[0]
+    with Load(server) as load:
+        load.wait_for(100)
+        os.kill(stopped, signal.SIGSTOP)
+        load.wait_for(500)
+        server.wait_for_line(f"frontend process {stopped} is gone", HUNG_LIMIT_S)
+        assert not wait_gone([stopped])
+        eventually(lambda: len(frontends(server)) == 2, "the frontend is replaced")
+        load.wait_for(500)
+    assert not load.errors
+    assert 1 <= load.num_broken <= 8
+    assert load.num_ok <= success_count(server) <= load.num_ok + load.num_broken
+
+
+def test_a_dead_launcher_leaves_a_server_that_serves_alone(server: Server) -> None:
+    (launcher,) = launchers(server)
+    processes = frontends(server)
+    with Load(server) as load:
+        load.wait_for(100)
+        os.kill(launcher, signal.SIGKILL)
+        server.wait_for_line("the server process serves all connections from now on")
+        assert not wait_gone(processes)
+        eventually(lambda: load.num_broken >= 8, "every connection has ended")
+        num_broken = load.num_broken
+        load.wait_for(500)
+        client = grpc_client.InferenceServerClient(server.grpc)
+        tensor = grpc_client.InferInput("ANY", [1], "INT32")
+        tensor.set_data_from_numpy(np.zeros(1, np.int32))
+        assert client.infer("other", [tensor]).as_numpy("WORD")[0].startswith(b"other")
+        client.close()
+    assert not load.errors
+    assert load.num_broken == num_broken
+    assert load.num_ok <= success_count(server) <= load.num_ok + load.num_broken
+    assert Control(server).unload("other") == (200, "")
+    assert server.stop() == 0
+
+
 def test_a_killed_worker_fails_only_its_own_requests(server: Server) -> None:
     pid = Control(server).pid("word")
     with Load(server) as load:
@@ -521,9 +560,51 @@ def test_a_reload_under_load_reaches_every_process(
 
 
 def test_the_death_of_the_server_ends_its_frontends(server: Server) -> None:
+    """Clients see what they see when one process dies: their connections end without a response
+    that would say that a request has not been executed."""
     pids = [pid for pid in process_tree(server.pid) if pid != server.pid]
-    os.kill(server.pid, signal.SIGKILL)
-    assert not wait_gone(pids)
+    with Load(server) as load:
+        load.wait_for(100)
+        os.kill(server.pid, signal.SIGKILL)
+        assert not wait_gone(pids)
+        eventually(lambda: load.num_broken >= 8, "every connection has ended")
+    assert not load.errors
+
+
+def stop_and_continue(server: Server, pause_s: float) -> None:
+    """Stops the server process for a time under load, and looks at what its clients see."""
+    processes = frontends(server)
+    clients = [Client(server) for _ in range(4)]
+    for client in clients:
+        client.infer()
+    with Load(server) as load:
+        load.wait_for(100)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: process_state(server.pid) == "T", "the server has stopped")
+            for client in clients:
+                client.connection.request("POST", "/v2/models/word/infer", ANY)
+            time.sleep(pause_s)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        for client in clients:
+            assert client.connection.getresponse().read().startswith(b'{"model_name":"word"')
+        load.wait_for(500)
+    for client in clients:
+        client.close()
+    assert (load.num_broken, load.errors) == (0, {})
+    assert success_count(server) == load.num_ok + 2 * len(clients)
+    assert frontends(server) == processes
+
+
+def test_a_server_process_that_was_stopped_loses_nothing(server: Server) -> None:
+    stop_and_continue(server, 0.5)
+
+
+@pytest.mark.slow
+def test_a_server_process_that_was_stopped_for_long_keeps_its_frontends(server: Server) -> None:
+    """Longer than a frontend may take to respond."""
+    stop_and_continue(server, 15.0)
 
 
 def test_requests_in_flight_are_finished_when_the_server_stops(

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from tests.server.gates import eventually
-from tests.server.harness import Server, naiad
+from tests.server.harness import Server, naiad, serving_processes
 from tests.server.llm_checkpoint import parameter, write_checkpoint, write_model
 from tests.server.llm_client import WAIT_S, metric, worker_pid
 
@@ -250,9 +250,12 @@ class Client:
 
 def footprint(server: Server) -> dict[str, int]:
     found = {}
-    for name, pid in (("server", server.pid), ("worker", worker_pid(server, "stormy"))):
-        found[f"{name}'s descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))
-        found[f"{name}'s threads"] = len(os.listdir(f"/proc/{pid}/task"))
+    for name, pids in (
+        ("server", serving_processes(server)),
+        ("worker", [worker_pid(server, "stormy")]),
+    ):
+        found[f"{name}'s descriptors"] = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
+        found[f"{name}'s threads"] = sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids)
     return found
 
 

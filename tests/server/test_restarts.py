@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.server.client_data import number_input
 from tests.server.gates import Gate, HttpCall, call_gate, eventually
-from tests.server.harness import Server, naiad, process_tree
+from tests.server.harness import Server, naiad, tree_without_frontends
 from tests.server.model_folder import ANY, Control, write_model
 
 EXPLICIT = "--model-control-mode=explicit"
@@ -98,7 +98,7 @@ def test_a_load_that_takes_too_long_fails(tmp_path: Path, limit: str) -> None:
         assert "'slow_0' did not load within 0.5 s" in message
         assert "LOAD_TIMEOUT_SECS" in message
         # The server and the template; the worker is gone.
-        eventually(lambda: len(process_tree(server.pid)) == 2, "the worker has ended")
+        eventually(lambda: len(tree_without_frontends(server)) == 2, "the worker has ended")
 
 
 def test_tells_since_when_a_worker_executes(repositories: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.server.harness import (
     naiad_environment,
     port_flags,
     process_tree,
+    tree_without_frontends,
     wait_gone,
 )
 from tests.server.model_folder import Control, write_model
@@ -136,7 +137,7 @@ def test_a_killed_template_leaves_no_zombie(server: Server) -> None:
     os.kill(parent(pid), signal.SIGKILL)
     server.wait_for_line("worker of 'runs_code_0' is back")
     # The server, a template, and three workers.
-    eventually(lambda: len(process_tree(server.pid)) == 5, "nothing else is left")
+    eventually(lambda: len(tree_without_frontends(server)) == 5, "nothing else is left")
 
 
 # Imports.

@@ -82,8 +82,8 @@ class InferResponder:
             return
         try:
             encoded = json_codec.encode_response(response, self._formats, self._spec)
-        except NaiadError as error:
-            self.fail(error)
+        except Exception as error:  # a worker may send data that is not of its shape
+            self._on_error(error)
             return
         if plan is not None:
             plan.learn(response, encoded)

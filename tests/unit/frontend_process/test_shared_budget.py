@@ -37,3 +37,17 @@ def test_what_a_dead_process_held_is_free_again() -> None:
     assert not here.open_account().reserve(300)
     here.forget(1)
     assert here.open_account().reserve(300)
+
+
+def test_refusals_of_all_processes_are_summed_and_stay_when_one_is_gone() -> None:
+    page = SharedPage(3)
+    here, there = SharedBudget(LIMIT, page, 0), SharedBudget(LIMIT, page, 1)
+    account = SharedBudget(LIMIT, page, 2).open_account()
+    assert account.reserve(400)
+    assert not here.open_account().charge(400)
+    for _ in range(2):
+        assert not there.open_account().charge(400)
+    assert (here.num_refused, here.total_num_refused) == (1, 3)
+    here.forget(1)
+    assert not SharedBudget(LIMIT, page, 1).open_account().charge(400)
+    assert here.total_num_refused == 4

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from naiad.core.job import Job, ModelResponse
@@ -19,8 +20,8 @@ from naiad.instances.observers import Observers
 from naiad.instances.responses import Responses
 from naiad.instances.restart import RestartPolicy
 from naiad.ipc.framing import BrokenLinkError
-from naiad.ipc.messages import Executed, Response
-from naiad.ipc.work import WorkError, WorkResponse
+from naiad.ipc.messages import EncodedExecuted, EncodedGroup, EncodedItem, Executed, Response
+from naiad.ipc.work import EncodedResponse, WorkError, WorkResponse
 from tests.fakes import FakeInstance, FakeObserver, fake_job
 
 
@@ -117,6 +118,20 @@ def test_too_few_responses_to_a_batch_break_the_channel_of_its_worker() -> None:
     bench = Bench(None)
     with pytest.raises(BrokenLinkError, match="1 responses to a batch of 2 requests"):
         bench.execute(good())
+    assert bench.delivered == {}
+    assert len(bench.in_flight.jobs) == 2
+
+
+@pytest.mark.parametrize("outputs", [msgspec.Raw(b"\x05"), msgspec.Raw(b"\x91\xa1x")])
+def test_outputs_that_are_not_tensors_break_the_channel_of_their_worker(
+    outputs: msgspec.Raw,
+) -> None:
+    bench = Bench(None, is_decoupled=True)
+    item = EncodedItem(1, EncodedResponse(outputs), is_final=True)
+    with pytest.raises(BrokenLinkError):
+        bench.responses.on_encoded_group(EncodedGroup([item]))
+    with pytest.raises(BrokenLinkError):
+        bench.responses.on_encoded(EncodedExecuted(7, 0, 0, [EncodedResponse(outputs), None]))
     assert bench.delivered == {}
     assert len(bench.in_flight.jobs) == 2
 

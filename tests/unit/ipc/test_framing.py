@@ -171,6 +171,21 @@ def test_garbage_breaks_the_link_and_nothing_else(pieces: list[bytes]) -> None:
     link.close()
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"\x91" * 5000 + b"\x90",
+        msgspec.msgpack.encode([34, 1, 0, 0, [[[], ["NO_SUCH_CODE", "bad"]]]]),
+        msgspec.msgpack.encode([35, 1, [[["OUT", "INT32", [1], 5]]], True]),
+    ],
+)
+def test_messages_that_are_well_formed_and_wrong_break_the_link(message: bytes) -> None:
+    link: Link[ToServer] = Link(msgspec.msgpack.Decoder(ToServer), Arena())
+    with pytest.raises(BrokenLinkError):
+        list(link.feed(memoryview(len(message).to_bytes(4, "little") + message)))
+    link.close()
+
+
 def test_a_lost_descriptor_costs_one_message_and_the_slot_is_announced_again() -> None:
     pair = Pair()
     pair.server = Link(msgspec.msgpack.Decoder(Pong | Released | Slots | Unmapped), Arena())
