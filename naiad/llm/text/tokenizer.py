@@ -7,14 +7,16 @@ Rule: nothing here knows of templates or requests.
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Any
+from hashlib import sha256
 
 import tokenizers
 
 # A pool of threads of its own would compete with the engine's for the same cores.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+PROBE = "The quick brown fox: 1234 naïve, 東京 😀\n\t  don't <|end|></s> Größe \u00a0x"
+NUM_PROBED_WORDS = 500
 
 
 def _byte_of_character() -> dict[str, int]:
@@ -27,7 +29,8 @@ def _byte_of_character() -> dict[str, int]:
     return table
 
 
-_BYTE_OF = _byte_of_character()
+BYTE_OF = _byte_of_character()
+"""A character of a byte-level tokenizer's words -> the byte that it stands for."""
 
 
 class Tokenizer:
@@ -43,7 +46,7 @@ class Tokenizer:
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         added = backend.get_added_tokens_decoder()
         self.special_token_ids = frozenset(token for token, entry in added.items() if entry.special)
-        self.is_byte_level = _has_byte_level_decoder(json.loads(backend.to_str()))
+        self.is_byte_level = isinstance(backend.decoder, tokenizers.decoders.ByteLevel)
         self._bytes: dict[int, bytes] = {}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
@@ -72,15 +75,19 @@ class Tokenizer:
     def text_token_bytes(self, token: int) -> bytes:
         return b"" if token in self.special_token_ids else self.token_bytes(token)
 
+    def fingerprint(self) -> str:
+        """Two tokenizers with the same fingerprint are taken for the same: they have some hundred
+        words and the tokens of a text in common."""
+        step = 1 + self.vocab_size // NUM_PROBED_WORDS
+        words = [self.backend.id_to_token(token) for token in range(0, self.vocab_size, step)]
+        facts = (self.vocab_size, words, self.encode(PROBE))
+        return sha256(repr(facts).encode()).hexdigest()
+
     def _look_up(self, token: int) -> bytes:
         word = self.backend.id_to_token(token)
         if word is None:
             return b""
         try:
-            return bytes(_BYTE_OF[character] for character in word)
+            return bytes(BYTE_OF[character] for character in word)
         except KeyError:  # an added token is its own text
             return word.encode()
-
-
-def _has_byte_level_decoder(description: dict[str, Any]) -> bool:
-    return (description.get("decoder") or {}).get("type") == "ByteLevel"
