@@ -145,7 +145,7 @@ class TextProcesses:
             try:
                 control = self._connect()
                 if self._opened is None:
-                    self._opened = self._read_reply(control, Opened)
+                    self._read_reply(control, Opened)
                 break
             except (ConnectionError, TimeoutError):
                 self._end_launcher()
@@ -198,7 +198,7 @@ class TextProcesses:
 
     def _look_for_proof(self) -> None:
         with self._lock:
-            if self._control is None or self._opened is None:
+            if self._control is None:
                 return
             self._control.setblocking(False)
             with contextlib.suppress(BlockingIOError, ConnectionError):
@@ -296,7 +296,9 @@ class TextProcesses:
         if not data:
             raise ConnectionResetError("the text launcher has ended")
         reply: LauncherReply = _REPLY_DECODER.decode(data)
-        if isinstance(reply, Proven):
+        if isinstance(reply, Opened):
+            self._opened = reply
+        elif isinstance(reply, Proven):
             self.slow_reason = reply.reason
             if not reply.reason:
                 self._generation += 1

@@ -236,6 +236,17 @@ def test_prompts_get_the_checkpoints_tokens(
     assert processes.slow_reason == ("" if uses_fast else "use_fast_tokenizer is false")
 
 
+def test_a_process_from_before_the_tokenizer_gets_no_more_work(
+    processes: TextProcesses, checkpoint: Path
+) -> None:
+    """Templates are read while the launcher does not have the tokenizer yet."""
+    processes.run(render("x"))
+    (pid,) = processes.pids
+    own = open_tokenizer(processes, checkpoint)
+    assert tokens(processes, TEXT) == own.encode(TEXT)
+    assert pid not in processes.pids
+
+
 def test_a_chat_is_rendered_and_tokenized_at_once(
     processes: TextProcesses, checkpoint: Path
 ) -> None:
