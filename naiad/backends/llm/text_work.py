@@ -199,7 +199,7 @@ class TextServer:
                 _template(work.source, ())
                 return TextResult()
             case GrammarWork():
-                return TextResult(_grammar_text(work))
+                return TextResult(write_grammar(work))
 
     def _tokenize(self, text: str, add_special_tokens: bool) -> TextResult:
         if self._tokenizer is None:
@@ -216,7 +216,7 @@ def unpack(tokens: bytes) -> list[int]:
     return array.array("i", tokens).tolist()
 
 
-def _grammar_text(work: GrammarWork) -> str:
+def write_grammar(work: GrammarWork) -> str:
     # Imported here because most models never see a grammar.
     from naiad.backends.llm.grammar_text import grammar_text
 
