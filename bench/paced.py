@@ -30,7 +30,7 @@ from naiad.backends.llm.backend import LlmBackend
 from naiad.backends.llm.chat import read_chat_templates
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.options import LlmOptions
-from naiad.backends.llm.text_process import TextProcess
+from naiad.backends.llm.text_process import TextProcesses
 from naiad.backends.served_config import read_config
 from naiad.ipc.work import LoadArguments
 from naiad.llm.block_pool import BlockPool
@@ -129,7 +129,7 @@ class PacedBackend(LlmBackend):
             options: LlmOptions,
             bases: list[Path],
             num_threads: int,
-            process: TextProcess,
+            processes: TextProcesses,
             log: Callable[[str], None],
         ) -> OpenModel:
             folder = open_folder(Path(config.text("PACED_CHECKPOINT")))
@@ -140,10 +140,12 @@ class PacedBackend(LlmBackend):
                 lambda name, default: config.integer(name.upper(), default), vocab_size, readings
             )
             engine = build_engine(runner, tokenizer, vocab_size, options.settings)
+            chat = read_chat_templates(folder.path, processes)
+            processes.open_tokenizer(folder.path, uses_fast=options.settings.use_fast_tokenizer)
             return OpenModel(
                 engine,
                 tokenizer,
-                read_chat_templates(folder.path, process),
+                chat,
                 MAX_LEN,
                 vocab_size,
                 256,

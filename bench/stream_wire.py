@@ -55,6 +55,9 @@ class Http:
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    def close(self) -> None:
+        self._socket.close()
+
     def send(self, prompt: str, num_out: int) -> None:
         body = json.dumps(self._fields(prompt, num_out)).encode()
         self._socket.sendall((self._head % len(body)).encode() + body)

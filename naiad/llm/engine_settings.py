@@ -80,6 +80,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_prompt_bytes: int | None = None
     """A longer prompt is refused before it is tokenized. None: 16 bytes per token of
     max_model_len."""
+    use_fast_tokenizer: bool = True
+    """Tokenizes long prompts with tiktoken, where that is proven to agree with the checkpoint's own
+    tokenizer."""
     max_request_share: float = 0.5
     """Share of max_num_seqs that the completions of one client request may run at a time; the
     others of the same request wait."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from naiad.backends.llm.text_work import GrammarWork, run
+from naiad.backends.llm.text_work import GrammarWork, write_grammar
 from naiad.errors import NaiadError
 from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.grammar.rules import MAX_PLACES, MAX_REPEATS
@@ -35,6 +35,6 @@ def grammar(data: bytes) -> None:
     call = GrammarCall(KINDS[data[0] % len(KINDS)], data[1:].decode("utf-8", "replace"))
     try:
         call.check()
-        run(GrammarWork(call, MAX_TEXT, MAX_PLACES, MAX_REPEATS))
+        write_grammar(GrammarWork(call, MAX_TEXT, MAX_PLACES, MAX_REPEATS))
     except NaiadError:
         pass

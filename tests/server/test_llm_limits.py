@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.attacks import llm
@@ -426,3 +427,64 @@ def test_a_large_request_leaves_room_for_others(server: Server) -> None:
     assert large.is_alive(), "the large request ended too early to compare"
     large.join()
     assert seconds < 0.5 * (time.monotonic() - start_s)
+
+
+# Text processes.
+
+
+def num_prompt_tokens(server: Server, model: str, body: dict[str, Any]) -> int:
+    path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+    status, data = server.post(path, {"model": model, "max_tokens": 1, **body})
+    assert status == 200, data
+    return int(json.loads(data)["usage"]["prompt_tokens"])
+
+
+def test_long_prompts_are_tokenized_in_text_processes(server: Server) -> None:
+    """Each byte is a token here; a chat has its special tokens and roles, too."""
+    text = "é <|im_end|> 1" * 200
+    assert num_prompt_tokens(server, "tiny", {"prompt": text}) == 200 * len("e. . 1")
+    message = {"role": "user", "content": text}
+    chat_tokens = num_prompt_tokens(server, "tiny", {"messages": [message]})
+    around = len("Suser\nE\nSassistant\n")
+    assert chat_tokens == 200 * len("e. . 1") + around
+
+
+def test_a_killed_launcher_fails_no_request(server: Server) -> None:
+    text = "x" * 1000
+    assert num_prompt_tokens(server, "tiny", {"prompt": text}) == 1000
+    killed = text_processes(server, "tiny")
+    assert killed
+    for process in killed:
+        process.kill()
+    psutil.wait_procs(killed, 20.0)
+    assert num_prompt_tokens(server, "tiny", {"prompt": text}) == 1000
+    assert {process.pid for process in text_processes(server, "tiny")}.isdisjoint(
+        process.pid for process in killed
+    )
+
+
+def text_processes(server: Server, model: str) -> list[psutil.Process]:
+    children = psutil.Process(worker_pid(server, model)).children(recursive=True)
+    return [
+        process
+        for process in children
+        if any("text_launcher" in word for word in process.cmdline())
+    ]
+
+
+def test_hostile_templates_delay_no_text(server: Server) -> None:
+    """Long texts are tokenized while as many hostile templates as possible are rendered."""
+    slow = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    results: list[tuple[int, str, float]] = []
+    senders = [
+        threading.Thread(target=lambda: results.append(chat(server, "trusting", slow)))
+        for _ in range(4)
+    ]
+    for sender in senders:
+        sender.start()
+    assert num_prompt_tokens(server, "trusting", {"prompt": "x" * 1000}) == 1000
+    num_rendered = len(results)  # two at a time, each for as long as its limit allows
+    for sender in senders:
+        sender.join()
+    assert num_rendered < len(senders)
+    assert [status for status, _, _ in results] == [400] * 4

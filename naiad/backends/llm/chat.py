@@ -1,8 +1,8 @@
 """Chat prompts of a served model: finds the checkpoint's templates, chooses one, and prepares what
 clients send for it.
 
-In:  messages as in OpenAI's API, tools, further variables. Out: text with special tokens, rendered
-     by naiad.llm.text.chat_template in the worker's text process, which has limits.
+In:  messages as in OpenAI's API, tools, further variables. Out: the work of a text process, which
+     renders them to text with special tokens, under limits.
 Rule: any failure of a template is the request's error.
 """
 
@@ -12,8 +12,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from naiad.backends.llm.text_process import TextProcess
-from naiad.backends.llm.text_work import ReadTemplateWork, RenderWork
+from naiad.backends.llm.text_process import TextProcesses
+from naiad.backends.llm.text_work import PromptLimit, ReadTemplateWork, RenderWork
 from naiad.errors import invalid_arg
 from naiad.llm.text.chat_template import MAX_PROMPT_CHARACTERS
 
@@ -23,40 +23,38 @@ RESERVED = frozenset({"messages", "tools", "add_generation_prompt", "max_charact
 
 class ChatTemplates:
     def __init__(
-        self, sources: dict[str, str], special_tokens: dict[str, str], process: TextProcess
+        self, sources: dict[str, str], special_tokens: dict[str, str], processes: TextProcesses
     ) -> None:
         """`sources` has `default` and may have `tool_use`, for conversations with tools. Raises
         NaiadError for a source that cannot be read."""
         self._special_tokens = special_tokens
         self._sources = sources
-        self._process = process
         for source in sources.values():
-            process.run(ReadTemplateWork(source))
+            processes.run(ReadTemplateWork(source))
 
-    def render(
+    def work(
         self,
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]] | None = None,
         arguments: dict[str, Any] | None = None,
         add_generation_prompt: bool = True,
         override: str | None = None,
-        max_characters: int = MAX_PROMPT_CHARACTERS,
-    ) -> str:
-        """Raises NaiadError."""
+        limit: PromptLimit | None = None,
+    ) -> RenderWork:
+        """With a limit, the work ends with the tokens of the text. Raises NaiadError."""
         source = override or self._choose(has_tools=bool(tools))
         for name in arguments or {}:
             if name in RESERVED:
                 raise invalid_arg(f"'{name}' cannot be an argument of the chat template")
-        return self._process.run(
-            RenderWork(
-                source,
-                self._special_tokens,
-                [_normalized(message) for message in messages],
-                tools or None,
-                add_generation_prompt,
-                arguments or {},
-                max_characters,
-            )
+        return RenderWork(
+            source,
+            self._special_tokens,
+            [_normalized(message) for message in messages],
+            tools or None,
+            add_generation_prompt,
+            arguments or {},
+            MAX_PROMPT_CHARACTERS if limit is None else limit.max_bytes,
+            limit,
         )
 
     def _choose(self, *, has_tools: bool) -> str:
@@ -106,9 +104,9 @@ def _normalized_call(call: Any) -> Any:
 
 
 def read_chat_templates(
-    checkpoint: Path, process: TextProcess, override: Path | None = None
+    checkpoint: Path, processes: TextProcesses, override: Path | None = None
 ) -> ChatTemplates:
-    """Reads the templates of a Hugging Face folder or a GGUF file. If there are none, `render`
+    """Reads the templates of a Hugging Face folder or a GGUF file. If there are none, `work`
     raises the error. Raises NaiadError for an override that cannot be read."""
     templates, special_tokens = (
         _from_gguf(checkpoint) if checkpoint.is_file() else _from_folder(checkpoint)
@@ -121,7 +119,7 @@ def read_chat_templates(
                 f"parameter 'chat_template' names '{override.name}', "
                 f"which cannot be read: {error.strerror}"
             ) from None
-    return ChatTemplates(templates, special_tokens, process)
+    return ChatTemplates(templates, special_tokens, processes)
 
 
 def _from_folder(folder: Path) -> tuple[dict[str, str], dict[str, str]]:

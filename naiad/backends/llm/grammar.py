@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.structural_tag import check_structural_tag
-from naiad.backends.llm.text_process import TextProcess
+from naiad.backends.llm.text_process import TextProcesses
 from naiad.backends.llm.text_work import GrammarWork
 from naiad.core.install_advice import install_command
 from naiad.errors import NaiadError, invalid_arg
@@ -59,9 +59,9 @@ class GrammarCompiler:
     """Compiles grammars for one model and caches them by their text. Safe for use from any
     thread."""
 
-    def __init__(self, model: OpenModel, process: TextProcess) -> None:
+    def __init__(self, model: OpenModel, processes: TextProcesses) -> None:
         self._model = model
-        self._process = process
+        self._processes = processes
         self._compiler: Any = None
         self._has_end = True
         if model.engine_name == "native" and find_spec("xgrammar") is not None:
@@ -84,7 +84,9 @@ class GrammarCompiler:
             )
         )
         text = (
-            "" if call.kind == "structural_tag" else self._process.run(GrammarWork(call, *limits))
+            ""
+            if call.kind == "structural_tag"
+            else self._processes.run(GrammarWork(call, *limits)).text
         )
         if is_openvino:
             return EbnfGrammar(text)

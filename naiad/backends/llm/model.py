@@ -56,6 +56,10 @@ class TextCodec(Protocol):
         """Valid only if `is_byte_level`."""
         ...
 
+    def fingerprint(self) -> str:
+        """Two tokenizers with the same fingerprint are taken for the same."""
+        ...
+
 
 class OpenModel(msgspec.Struct, eq=False):
     engine: LanguageEngine

@@ -22,7 +22,7 @@ from naiad.backends.llm.checkpoint import cache_dir, find_checkpoint
 from naiad.backends.llm.checkpoint_kind import num_engine_ranks, readable_checkpoint
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.options import LlmOptions
-from naiad.backends.llm.text_process import TextProcess
+from naiad.backends.llm.text_process import TextProcesses
 from naiad.core.install_advice import install_command
 from naiad.errors import invalid_arg
 from naiad.llm.engine_settings import ROUNDED
@@ -34,7 +34,7 @@ ERROR_RESPONSE_S = 1.0
 
 
 def open_model(
-    options: LlmOptions, bases: list[Path], num_threads: int, process: TextProcess, log: Log
+    options: LlmOptions, bases: list[Path], num_threads: int, processes: TextProcesses, log: Log
 ) -> OpenModel:
     """Raises NaiadError."""
     given = find_checkpoint(options.checkpoint or ".", bases)
@@ -70,7 +70,8 @@ def open_model(
             f"kv_events_endpoint is '{options.settings.kv_events_endpoint}', but only the native "
             "engine publishes KV events; the engine is openvino"
         )
-    chat = read_chat_templates(path, process, template)
+    chat = read_chat_templates(path, processes, template)
+    processes.open_tokenizer(path, uses_fast=options.settings.use_fast_tokenizer)
     log(f"opening '{path.name}' on the {engine} engine")
     if engine == "openvino":
         if find_spec("openvino_genai") is None:

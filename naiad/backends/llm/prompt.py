@@ -1,8 +1,8 @@
 """The prompt of one request, as a reader finds it, and how it becomes tokens.
 
 In:  text, tokens or a chat. Out: tokens.
-Rule: sizes are checked before the work. Rendering and tokenizing may take long, so the service does
-      them on a thread of their own unless the prompt is small.
+Rule: sizes are checked before the work. Rendering and tokenizing are work of a text process, unless
+      the prompt is a small text.
 """
 
 from __future__ import annotations
@@ -12,12 +12,18 @@ from typing import Any
 import msgspec
 
 from naiad.backends.llm.model import OpenModel
-from naiad.errors import NaiadError, invalid_arg
+from naiad.backends.llm.text_process import TextProcesses
+from naiad.backends.llm.text_work import PromptLimit, TextWork, TokenizeWork, unpack
+from naiad.errors import invalid_arg
 from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.parameters import too_long
 
 BYTES_PER_TOKEN = 16
 """Default of max_prompt_bytes per token of the context. Text has 3 to 6 bytes per token."""
+MAX_SMALL_CHARACTERS = 512
+"""A text that is no longer is tokenized in the worker: that takes 0.1 ms, which is less than the
+way to a text process and back."""
+BYTES_OF_TOKEN = 4
 
 
 class Chat(msgspec.Struct, frozen=True):
@@ -40,14 +46,25 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     num_kept: int = 0
     """Only the last tokens are kept; 0 keeps all."""
 
+    @property
+    def is_small(self) -> bool:
+        """True if reading it takes next to no time."""
+        if self.chat is not None:
+            return False
+        return self.text is None or len(self.text) <= MAX_SMALL_CHARACTERS
+
 
 class PromptReader:
     """Turns prompts into tokens for one model. Safe for use from any thread."""
 
-    def __init__(self, model: OpenModel, settings: EngineSettings) -> None:
+    def __init__(
+        self, model: OpenModel, settings: EngineSettings, processes: TextProcesses
+    ) -> None:
         self._model = model
+        self._processes = processes
         self._trusts_templates = settings.trust_request_chat_template
-        self.max_bytes = settings.max_prompt_bytes or model.max_model_len * BYTES_PER_TOKEN
+        max_bytes = settings.max_prompt_bytes or model.max_model_len * BYTES_PER_TOKEN
+        self._limit = PromptLimit(max_bytes, model.max_model_len)
 
     def check(self, prompt: Prompt) -> None:
         """Makes the checks that need no work. Raises NaiadError."""
@@ -58,7 +75,7 @@ class PromptReader:
         if self._model.tokenizer is None:
             raise invalid_arg("the model has no tokenizer, expected the prompt as token ids")
         if prompt.text is not None:
-            self._check_bytes(prompt.text)
+            self._limit.check(prompt.text)
         elif prompt.chat is not None and prompt.chat.template and not self._trusts_templates:
             raise invalid_arg(
                 "chat_template is not accepted from requests: the model's parameter "
@@ -69,34 +86,29 @@ class PromptReader:
         """Returns the tokens of a prompt that `check` accepts. Raises NaiadError."""
         if prompt.tokens is not None:
             return prompt.tokens
-        text, add_special_tokens = prompt.text, prompt.add_special_tokens
-        if prompt.chat is not None:
-            text, add_special_tokens = self._render(prompt.chat), False
-        assert text is not None
-        assert self._model.tokenizer is not None
-        tokens = self._model.tokenizer.encode(text, add_special_tokens)
-        return tokens[-prompt.num_kept :] if prompt.num_kept else tokens
+        if prompt.is_small:
+            assert prompt.text is not None
+            assert self._model.tokenizer is not None
+            tokens = self._model.tokenizer.encode(prompt.text, prompt.add_special_tokens)
+            return tokens[-prompt.num_kept :] if prompt.num_kept else tokens
+        packed = self._processes.run(self._work(prompt)).tokens
+        num_tokens = len(packed) // BYTES_OF_TOKEN
+        if prompt.num_kept < num_tokens and prompt.num_kept:
+            packed, num_tokens = packed[-prompt.num_kept * BYTES_OF_TOKEN :], prompt.num_kept
+        if num_tokens >= self._model.max_model_len:  # before there is a list of them
+            raise too_long(num_tokens, self._model.max_model_len)
+        return unpack(packed)
 
-    def _render(self, chat: Chat) -> str:
-        text = self._model.chat.render(
+    def _work(self, prompt: Prompt) -> TextWork:
+        chat = prompt.chat
+        if chat is None:
+            assert prompt.text is not None
+            return TokenizeWork(prompt.text, prompt.add_special_tokens)
+        return self._model.chat.work(
             chat.messages,
             chat.tools,
             chat.arguments,
             chat.add_generation_prompt,
             chat.template,
-            self.max_bytes,
-        )
-        self._check_bytes(text)
-        return text
-
-    def _check_bytes(self, text: str) -> None:
-        # Characters are counted first, because that takes no time.
-        num_bytes = len(text) if len(text) > self.max_bytes else len(text.encode(errors="replace"))
-        if num_bytes > self.max_bytes:
-            raise self._too_many_bytes(num_bytes)
-
-    def _too_many_bytes(self, num_bytes: int) -> NaiadError:
-        return invalid_arg(
-            f"the prompt has {num_bytes} bytes, expected at most {self.max_bytes}: the model's "
-            f"context is {self._model.max_model_len} tokens for prompt and output together"
+            self._limit,
         )

@@ -3,8 +3,9 @@ and tensorrtllm backends share this service.
 
 In:  requests, and a reader that knows their tensors. Out: responses, sent by the host's thread; an
      error response at once for a request that cannot be read.
-Rule: the work loop checks every request and prepares small ones. Chats and large prompts are
-      prepared on the text lane, requests with a grammar on the grammar lane.
+Rule: the work loop checks every request and prepares small ones. Texts are tokenized, chats are
+      rendered, and requests that bring a grammar or a template of their own are prepared on lanes
+      of their own, so that none of them waits for another kind.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from naiad.backends.llm.pending_response import (
     TextEncoder,
 )
 from naiad.backends.llm.prompt import Chat, Prompt, PromptReader
-from naiad.backends.llm.text_process import TextProcess
+from naiad.backends.llm.text_process import TextProcesses
 from naiad.backends.python.model_module import version_dir
 from naiad.backends.served_config import read_config
 from naiad.core.tensor import Tensor
@@ -52,10 +53,9 @@ from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
 from naiad.llm.generation import GenerationRequest, TokenLogprobs
 
 UNLOAD_LIMIT_S = 5.0
-INLINE_CHARACTERS = 4096
-"""A longer text prompt is tokenized on the text lane. This much takes less than a millisecond."""
-NUM_TEXT_THREADS = 2
-NUM_GRAMMAR_THREADS = 2
+NUM_LANE_THREADS = 2
+"""Each has a text process of its own while it works. Of two, one goes on while the other has work
+that takes as long as its limit allows."""
 
 
 class Generation(msgspec.Struct, eq=False):
@@ -81,8 +81,12 @@ class LlmService:
         directory = Path(version_dir(arguments))
         threads = options.num_threads or read_config(arguments).openmp_threads()
         self._runtime = runtime
-        self._text_process = TextProcess()
-        self._text_process.start()
+
+        def log(message: str) -> None:
+            runtime.log("INFO", message, "service.py", 0)
+
+        self._text_processes = TextProcesses(log)
+        self._text_processes.start()
         importing = import_library() if options.engine != "openvino" else None
         self._shares_prefixes = options.settings.share_prefix_cache
         thread = EngineThread()
@@ -92,21 +96,23 @@ class LlmService:
                     on_own_device(options, arguments),
                     [directory, Path(arguments.model_dir)],
                     threads,
-                    self._text_process,
-                    lambda message: runtime.log("INFO", message, "service.py", 0),
+                    self._text_processes,
+                    log,
                 )
             )
         except BaseException:
             thread.end()
-            self._text_process.close()
+            self._text_processes.close()
             raise
         if importing is not None:
             importing.join()
-        self._grammar_process = TextProcess()
-        self._grammars = GrammarCompiler(self.model, self._grammar_process)
-        self._prompts = PromptReader(self.model, options.settings)
-        self._text_lane = Lane("text", NUM_TEXT_THREADS)
-        self._grammar_lane = Lane("grammar", NUM_GRAMMAR_THREADS)
+        if self.model.tokenizer is not None:
+            self._text_processes.expect_tokenizer(self.model.tokenizer.fingerprint())
+        self._grammars = GrammarCompiler(self.model, self._text_processes)
+        self._prompts = PromptReader(self.model, options.settings, self._text_processes)
+        self._text_lane = Lane("text", NUM_LANE_THREADS)
+        self._chat_lane = Lane("chat", NUM_LANE_THREADS)
+        self._program_lane = Lane("program", NUM_LANE_THREADS)
         self._max_preparing = options.settings.max_waiting_requests
         self._preparing: dict[str, bool] = {}
         """Requests on a lane -> whether somebody has asked for their end meanwhile."""
@@ -152,14 +158,12 @@ class LlmService:
 
     def _lane(self, generation: Generation) -> Lane | None:
         """Returns None if the request can be prepared at once."""
-        if generation.grammar is not None:
-            return self._grammar_lane
-        text = generation.prompt.text
-        if generation.prompt.chat is not None or (
-            text is not None and len(text) > INLINE_CHARACTERS
-        ):
-            return self._text_lane
-        return None
+        prompt = generation.prompt
+        if generation.grammar is not None or (prompt.chat is not None and prompt.chat.template):
+            return self._program_lane
+        if prompt.chat is not None:
+            return self._chat_lane
+        return None if prompt.is_small else self._text_lane
 
     def _put(self, lane: Lane, generation: Generation, handle: int) -> None:
         with self._preparing_lock:
@@ -222,8 +226,9 @@ class LlmService:
 
     def close(self) -> None:
         self._host.stop(UNLOAD_LIMIT_S)
-        self._text_lane.close()
-        self._grammar_lane.close()
+        for lane in (self._text_lane, self._chat_lane, self._program_lane):
+            lane.close()
+        self._text_processes.close()
 
     # For readers.
 

@@ -7,14 +7,18 @@ Rule: nothing here knows of templates or requests.
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Any
+from hashlib import sha256
 
 import tokenizers
 
+from naiad.llm.text.sentence_piece import read_pieces
+
 # A pool of threads of its own would compete with the engine's for the same cores.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+PROBE = "The quick brown fox: 1234 naïve, 東京 😀\n\t  don't <|end|></s> Größe \u00a0x"
+NUM_PROBED_WORDS = 500
 
 
 def _byte_of_character() -> dict[str, int]:
@@ -27,7 +31,31 @@ def _byte_of_character() -> dict[str, int]:
     return table
 
 
-_BYTE_OF = _byte_of_character()
+BYTE_OF = _byte_of_character()
+"""A character of a byte-level tokenizer's words -> the byte that it stands for."""
+
+
+class TokenBytes(dict[int, bytes]):
+    """Token -> its bytes, filled as tokens are looked up."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, left_out: frozenset[int]) -> None:
+        super().__init__()
+        self._backend = backend
+        self._left_out = left_out
+
+    def __missing__(self, token: int) -> bytes:
+        data = self[token] = self._read(token)
+        return data
+
+    def _read(self, token: int) -> bytes:
+        word = None if token in self._left_out else self._backend.id_to_token(token)
+        if word is None:
+            return b""
+        try:
+            return bytes(BYTE_OF[character] for character in word)
+        except KeyError:  # an added token is its own text
+            data: bytes = word.encode()
+            return data
 
 
 class Tokenizer:
@@ -43,8 +71,11 @@ class Tokenizer:
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         added = backend.get_added_tokens_decoder()
         self.special_token_ids = frozenset(token for token, entry in added.items() if entry.special)
-        self.is_byte_level = _has_byte_level_decoder(json.loads(backend.to_str()))
-        self._bytes: dict[int, bytes] = {}
+        self.is_byte_level = isinstance(backend.decoder, tokenizers.decoders.ByteLevel)
+        self.pieces = None if self.is_byte_level else read_pieces(backend, self.special_token_ids)
+        """None if tokens cannot be decoded one by one."""
+        self._bytes = TokenBytes(backend, frozenset())
+        self._text_bytes = TokenBytes(backend, self.special_token_ids)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Releases the interpreter while it works: the library does so for batches only."""
@@ -64,23 +95,16 @@ class Tokenizer:
     def token_bytes(self, token: int) -> bytes:
         """Returns the bytes of a token of a byte-level tokenizer. Ids beyond the vocabulary (padded
         embeddings) are empty, as in `decode`."""
-        data = self._bytes.get(token)
-        if data is None:
-            data = self._bytes[token] = self._look_up(token)
-        return data
+        return self._bytes[token]
 
-    def text_token_bytes(self, token: int) -> bytes:
-        return b"" if token in self.special_token_ids else self.token_bytes(token)
+    def bytes_table(self, skip_special_tokens: bool) -> TokenBytes:
+        """Returns the bytes of all tokens of a byte-level tokenizer."""
+        return self._text_bytes if skip_special_tokens else self._bytes
 
-    def _look_up(self, token: int) -> bytes:
-        word = self.backend.id_to_token(token)
-        if word is None:
-            return b""
-        try:
-            return bytes(_BYTE_OF[character] for character in word)
-        except KeyError:  # an added token is its own text
-            return word.encode()
-
-
-def _has_byte_level_decoder(description: dict[str, Any]) -> bool:
-    return (description.get("decoder") or {}).get("type") == "ByteLevel"
+    def fingerprint(self) -> str:
+        """Two tokenizers with the same fingerprint are taken for the same: they have some hundred
+        words and the tokens of a text in common."""
+        step = 1 + self.vocab_size // NUM_PROBED_WORDS
+        words = [self.backend.id_to_token(token) for token in range(0, self.vocab_size, step)]
+        facts = (self.vocab_size, words, self.encode(PROBE))
+        return sha256(repr(facts).encode()).hexdigest()

@@ -35,7 +35,8 @@ HOST_FACTOR = 1.2
 CPU_FACTOR = 2.5
 """Memory for each byte of a checkpoint on a CPU: the file, its conversion and activations."""
 ENGINE_BYTES = 2 * GIB
-"""A language model besides weights and KV cache: the framework, the tokenizer, the text process."""
+"""A language model besides weights and KV cache: the framework, the tokenizer, the text
+processes."""
 DEFAULT_KV_BYTES = GIB
 GRAPH_BYTES = 2 * GIB
 """On a GPU: captured graphs, activations and the libraries' workspaces."""

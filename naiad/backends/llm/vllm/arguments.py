@@ -20,7 +20,7 @@ _SETTINGS = {
     "gpu_memory_utilization", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
     "block_size", "seed", "enable_prefix_caching", "share_prefix_cache",
     "trust_remote_code", "trust_request_chat_template", "device", "quantization", "kv_cache_dtype",
-    "tensor_parallel_size",
+    "tensor_parallel_size", "use_fast_tokenizer",
 }  # fmt: skip
 _DTYPES = {"half": "float16", "float": "float32"}
 _WITHOUT_EFFECT = {

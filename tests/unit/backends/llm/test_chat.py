@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -15,7 +16,7 @@ from naiad.errors import NaiadError
 pytest.importorskip("jinja2")
 
 from naiad.backends.llm.chat import ChatTemplates, read_chat_templates
-from naiad.backends.llm.text_process import TextProcess
+from naiad.backends.llm.text_process import TextProcesses
 
 SIMPLE = (
     "{% for m in messages %}{{ bos_token }}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -24,18 +25,35 @@ SIMPLE = (
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[TextProcess]:
-    process = TextProcess()
-    yield process
-    process.close()
+def processes() -> Iterator[TextProcesses]:
+    processes = TextProcesses()
+    yield processes
+    processes.close()
 
 
-Template = Callable[..., ChatTemplates]
+class Rendering:
+    """Templates, and the processes that render them."""
+
+    def __init__(self, templates: ChatTemplates, processes: TextProcesses) -> None:
+        self._templates = templates
+        self._processes = processes
+
+    def render(self, *arguments: Any, **named: Any) -> str:
+        return self._processes.run(self._templates.work(*arguments, **named)).text
+
+
+Template = Callable[..., Rendering]
 
 
 @pytest.fixture
-def template(process: TextProcess) -> Template:
-    return lambda text=SIMPLE: ChatTemplates({"default": text}, {"bos_token": "<s>"}, process)
+def template(processes: TextProcesses) -> Template:
+    return lambda text=SIMPLE: Rendering(
+        ChatTemplates({"default": text}, {"bos_token": "<s>"}, processes), processes
+    )
+
+
+def read_templates(folder: Path, processes: TextProcesses, own: Path | None = None) -> Rendering:
+    return Rendering(read_chat_templates(folder, processes, own), processes)
 
 
 def test_renders_messages_with_special_tokens(template: Template) -> None:
@@ -60,8 +78,9 @@ def test_arguments_of_tool_calls_are_objects(template: Template) -> None:
     )
 
 
-def test_chats_with_tools_use_the_tool_template(process: TextProcess) -> None:
-    both = ChatTemplates({"default": "plain", "tool_use": "{{ tools[0].name }}"}, {}, process)
+def test_chats_with_tools_use_the_tool_template(processes: TextProcesses) -> None:
+    sources = {"default": "plain", "tool_use": "{{ tools[0].name }}"}
+    both = Rendering(ChatTemplates(sources, {}, processes), processes)
     assert both.render([]) == "plain"
     assert both.render([], tools=[{"name": "search"}]) == "search"
 
@@ -92,19 +111,19 @@ def test_a_failing_template_is_the_requests_error(template: Template, text: str)
 
 
 def test_rejects_messages_if_the_checkpoint_has_no_template(
-    tmp_path: Path, process: TextProcess
+    tmp_path: Path, processes: TextProcesses
 ) -> None:
     with pytest.raises(NaiadError, match="has no chat template"):
-        read_chat_templates(tmp_path, process).render([])
+        read_templates(tmp_path, processes).render([])
 
 
 def test_finds_templates_wherever_checkpoints_keep_them(
-    tmp_path: Path, process: TextProcess
+    tmp_path: Path, processes: TextProcesses
 ) -> None:
     (tmp_path / "tokenizer_config.json").write_text(
         json.dumps({"bos_token": {"content": "<s>"}, "chat_template": SIMPLE})
     )
-    assert read_chat_templates(tmp_path, process).render([]) == "[assistant]"
+    assert read_templates(tmp_path, processes).render([]) == "[assistant]"
     named = {
         "chat_template": [
             {"name": "default", "template": "d"},
@@ -112,22 +131,19 @@ def test_finds_templates_wherever_checkpoints_keep_them(
         ]
     }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
-    assert read_chat_templates(tmp_path, process).render([], tools=[{}]) == "t"
+    assert read_templates(tmp_path, processes).render([], tools=[{}]) == "t"
     (tmp_path / "chat_template.jinja").write_text("file")
-    assert read_chat_templates(tmp_path, process).render([]) == "file"
+    assert read_templates(tmp_path, processes).render([]) == "file"
     (tmp_path / "own.jinja").write_text("own")
-    assert read_chat_templates(tmp_path, process, tmp_path / "own.jinja").render([]) == "own"
+    assert read_templates(tmp_path, processes, tmp_path / "own.jinja").render([]) == "own"
     with pytest.raises(NaiadError, match="cannot be read"):
-        read_chat_templates(tmp_path, process, tmp_path / "absent.jinja")
+        read_templates(tmp_path, processes, tmp_path / "absent.jinja")
 
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file", "video_url"])
 def test_content_that_would_be_fetched_is_refused(kind: str) -> None:
     """Nothing opens a URL of a client: the request fails before the template sees it."""
-    process = Mock(spec=TextProcess)
-    templates = ChatTemplates({"default": ""}, {}, process)
-    process.run.reset_mock()
+    templates = ChatTemplates({"default": ""}, {}, Mock(spec=TextProcesses))
     part = {"type": kind, kind: {"url": "http://169.254.169.254/latest/meta-data"}}
     with pytest.raises(NaiadError, match=f"content of type '{kind}', but this model accepts only"):
-        templates.render([{"role": "user", "content": [part]}])
-    process.run.assert_not_called()
+        templates.work([{"role": "user", "content": [part]}])

@@ -16,7 +16,7 @@ from naiad.backends.llm.grammar import GrammarCompiler
 from naiad.backends.llm.grammar_text import grammar_text
 from naiad.backends.llm.model import OpenModel
 from naiad.backends.llm.schema import plain_schema
-from naiad.backends.llm.text_process import TextProcess
+from naiad.backends.llm.text_process import TextProcesses
 from naiad.errors import Code, NaiadError
 from naiad.ipc.generation_call import GrammarCall
 from naiad.llm.generation import EbnfGrammar
@@ -248,20 +248,20 @@ def test_allows_texts_that_models_write(schema: Any, texts: list[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[TextProcess]:
-    process = TextProcess()
-    yield process
-    process.close()
+def processes() -> Iterator[TextProcesses]:
+    processes = TextProcesses()
+    yield processes
+    processes.close()
 
 
-def compiler_for(engine: str, process: TextProcess) -> GrammarCompiler:
+def compiler_for(engine: str, processes: TextProcesses) -> GrammarCompiler:
     model = SimpleNamespace(engine_name=engine, vocab_size=512, tokenizer=None)
-    return GrammarCompiler(cast("OpenModel", model), process)
+    return GrammarCompiler(cast("OpenModel", model), processes)
 
 
 @pytest.mark.parametrize("engine", ["native", "openvino"])
-def test_both_engines_reject_the_same_grammars(engine: str, process: TextProcess) -> None:
-    compiler = compiler_for(engine, process)
+def test_both_engines_reject_the_same_grammars(engine: str, processes: TextProcesses) -> None:
+    compiler = compiler_for(engine, processes)
     for schema, message in REJECTED:
         with pytest.raises(NaiadError, match=message):
             compiler.build(GrammarCall("json_schema", json.dumps(schema)))
@@ -276,8 +276,8 @@ def test_both_engines_reject_the_same_grammars(engine: str, process: TextProcess
         assert rejection.value.code is Code.INVALID_ARG
 
 
-def test_openvino_gets_the_text_of_the_grammar(process: TextProcess) -> None:
-    compiler = compiler_for("openvino", process)
+def test_openvino_gets_the_text_of_the_grammar(processes: TextProcesses) -> None:
+    compiler = compiler_for("openvino", processes)
     assert compiler.build(GrammarCall("regex", "a|b")) == EbnfGrammar("root ::= [a] | [b]\n")
     with pytest.raises(NaiadError, match="the openvino engine has no structural_tag"):
         compiler.build(GrammarCall("structural_tag", "{}"))

@@ -1,5 +1,5 @@
-"""Tests of the text process: work that takes too long or too much memory is stopped, and the next
-piece of work is done."""
+"""Tests of text processes: work that takes too long or too much memory is stopped, the next piece
+of work is done, and prompts get the tokens of the checkpoint's own tokenizer."""
 
 from __future__ import annotations
 
@@ -7,23 +7,38 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from naiad.errors import Code, NaiadError
 
 pytest.importorskip("jinja2")
 
-from naiad.backends.llm.text_process import TextProcess
-from naiad.backends.llm.text_work import GrammarWork, RenderWork
+from naiad.backends.llm.text_process import TextProcesses
+from naiad.backends.llm.text_work import (
+    GrammarWork,
+    PromptLimit,
+    RenderWork,
+    TextWork,
+    TokenizeWork,
+    unpack,
+)
 from naiad.ipc.generation_call import GrammarCall
+from tests.server.gates import eventually
+
+if TYPE_CHECKING:
+    from naiad.llm.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
-def process() -> Iterator[TextProcess]:
-    process = TextProcess()
-    yield process
-    process.close()
+def processes() -> Iterator[TextProcesses]:
+    processes = TextProcesses()
+    yield processes
+    processes.close()
 
 
 def render(source: str, max_characters: int = 1000) -> RenderWork:
@@ -45,21 +60,21 @@ def render(source: str, max_characters: int = 1000) -> RenderWork:
         ("{{ 10 ** (10 ** 9) }}", "the chat template takes longer than 1 s to process"),
     ],
 )
-def test_a_template_is_stopped(process: TextProcess, source: str, reason: str) -> None:
-    assert process.run(render("{{ messages[0].content }}")) == "x"
-    pid = process.pid
+def test_a_template_is_stopped(processes: TextProcesses, source: str, reason: str) -> None:
+    assert processes.run(render("{{ messages[0].content }}")).text == "x"
+    pids = processes.pids
     start_s = time.monotonic()
     with pytest.raises(NaiadError, match=reason) as caught:
-        process.run(render(source))
+        processes.run(render(source))
     assert caught.value.code is Code.INVALID_ARG
     assert time.monotonic() - start_s < 20.0
-    assert process.run(render("{{ messages[0].role }}")) == "user"
-    assert process.pid == pid
+    assert processes.run(render("{{ messages[0].role }}")).text == "user"
+    assert processes.pids == pids
 
 
-def test_a_grammar_is_written(process: TextProcess) -> None:
+def test_a_grammar_is_written(processes: TextProcesses) -> None:
     work = GrammarWork(GrammarCall("regex", "a|b"), 100, 100, 100)
-    assert process.run(work) == "root ::= [a] | [b]\n"
+    assert processes.run(work).text == "root ::= [a] | [b]\n"
 
 
 @pytest.mark.parametrize(
@@ -74,39 +89,226 @@ def test_a_grammar_is_written(process: TextProcess) -> None:
     ],
 )
 def test_a_grammar_that_is_too_large_is_rejected(
-    process: TextProcess, kind: str, value: str
+    processes: TextProcesses, kind: str, value: str
 ) -> None:
     start_s = time.monotonic()
     with pytest.raises(NaiadError) as caught:
-        process.run(GrammarWork(GrammarCall(kind, value), 100, 100, 128))
+        processes.run(GrammarWork(GrammarCall(kind, value), 100, 100, 128))
     assert caught.value.code is Code.INVALID_ARG
     assert time.monotonic() - start_s < 20.0
 
 
-def test_the_process_ends_with_its_owner(process: TextProcess) -> None:
-    process.start()
-    pid = process.pid
-    assert pid is not None
-    process.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+def test_processes_end_with_their_owner(processes: TextProcesses) -> None:
+    processes.run(render("x"))
+    (pid,), launcher_pid = processes.pids, processes.launcher_pid
+    assert launcher_pid is not None
+    processes.close()
+    for number in (pid, launcher_pid):
+        await_end(number)
 
 
-def test_work_that_the_kernel_had_to_end_is_the_requests_error(process: TextProcess) -> None:
-    process.start()
-    assert process.pid is not None
-    assert process.run(render("x")) == "x"
-    os.kill(process.pid, signal.SIGVTALRM)
-    with pytest.raises(NaiadError, match="takes longer than 1 s") as caught:
-        process.run(render("x"))
-    assert caught.value.code is Code.INVALID_ARG
-    assert process.run(render("x")) == "x"
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
-def test_a_process_that_was_killed_is_started_again(process: TextProcess) -> None:
-    process.start()
-    assert process.pid is not None
-    os.kill(process.pid, 9)
-    with pytest.raises(NaiadError, match="the text process ended with -9"):
-        process.run(render("x"))
-    assert process.run(render("x")) == "x"
+def await_end(pid: int) -> None:
+    eventually(lambda: not is_running(pid), f"the end of process {pid}")
+
+
+# Processes that die.
+
+
+class Held:
+    """A piece of work that has begun and does not end by itself."""
+
+    def __init__(self, processes: TextProcesses, work: TextWork) -> None:
+        processes.run(render("x"))
+        (self.pid,) = processes.pids
+        os.kill(self.pid, signal.SIGSTOP)
+        self._pool = ThreadPoolExecutor(1)
+        self._future = self._pool.submit(processes.run, work)
+        eventually(lambda: not processes.pids, "the beginning of the work")
+
+    def end(self, number: int) -> NaiadError:
+        os.kill(self.pid, number)
+        os.kill(self.pid, signal.SIGCONT)
+        with pytest.raises(NaiadError) as caught:
+            self._future.result(20.0)
+        self._pool.shutdown()
+        return caught.value
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "text"),
+    [
+        (signal.SIGVTALRM, Code.INVALID_ARG, "the chat template takes longer than 1 s to process"),
+        (signal.SIGABRT, Code.INVALID_ARG, "the chat template needs more than 512 MiB of memory"),
+        (signal.SIGKILL, Code.INTERNAL, "the text process ended with -9"),
+    ],
+)
+def test_a_process_that_dies_fails_only_its_own_work(
+    processes: TextProcesses, number: int, code: Code, text: str
+) -> None:
+    held = Held(processes, render("x"))
+    assert processes.run(render("{{ 1 + 1 }}")).text == "2"
+    error = held.end(number)
+    assert (error.code, error.message) == (code, text)
+    assert processes.run(render("x")).text == "x"
+
+
+def test_a_process_that_died_without_work_is_replaced(processes: TextProcesses) -> None:
+    processes.run(render("x"))
+    (pid,) = processes.pids
+    os.kill(pid, signal.SIGKILL)
+    await_end(pid)
+    assert processes.run(render("x")).text == "x"
+    assert processes.pids != [pid]
+
+
+def test_a_launcher_that_died_is_started_again(processes: TextProcesses, checkpoint: Path) -> None:
+    own = open_tokenizer(processes, checkpoint)
+    assert tokens(processes, TEXT) == own.encode(TEXT)
+    pids, launcher_pid = processes.pids, processes.launcher_pid
+    assert launcher_pid is not None
+    os.kill(launcher_pid, signal.SIGKILL)
+    os.kill(pids[0], signal.SIGKILL)
+    await_end(launcher_pid)
+    await_end(pids[0])
+    assert tokens(processes, TEXT) == own.encode(TEXT)
+    assert processes.launcher_pid != launcher_pid
+
+
+# Tokens.
+
+TEXT = "The quick brown fox, 東京 😀 <|end|> and <tool> 12345\n\n  naïve" * 50
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    pytest.importorskip("tokenizers")
+    from tests.unit.llm import tokenizers_made
+
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    tokenizers_made.byte_level().save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def open_tokenizer(
+    processes: TextProcesses, checkpoint: Path, *, uses_fast: bool = True
+) -> Tokenizer:
+    from naiad.backends.llm.text_launcher import read_tokenizer
+
+    own = read_tokenizer(checkpoint)
+    assert own is not None
+    processes.open_tokenizer(checkpoint, uses_fast=uses_fast)
+    processes.expect_tokenizer(own.fingerprint())
+    return own
+
+
+def tokens(processes: TextProcesses, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    return unpack(processes.run(TokenizeWork(text, add_special_tokens)).tokens)
+
+
+def await_proof(processes: TextProcesses) -> None:
+    def has_looked() -> bool:
+        processes.run(render("x"))
+        return processes.slow_reason is not None
+
+    eventually(has_looked, "the end of the proof")
+
+
+@pytest.mark.parametrize("uses_fast", [True, False])
+def test_prompts_get_the_checkpoints_tokens(
+    processes: TextProcesses, checkpoint: Path, uses_fast: bool
+) -> None:
+    own = open_tokenizer(processes, checkpoint, uses_fast=uses_fast)
+    for _ in range(2):  # before it is known whether the faster tokenizer agrees, and after
+        for text in (TEXT, "", " ", "x" * 5000, " " * 100_000):
+            for add_special_tokens in (True, False):
+                found = tokens(processes, text, add_special_tokens=add_special_tokens)
+                assert found == own.encode(text, add_special_tokens)
+        await_proof(processes)
+    if uses_fast:
+        pytest.importorskip("tiktoken")
+    assert processes.slow_reason == ("" if uses_fast else "use_fast_tokenizer is false")
+
+
+def test_a_process_from_before_the_tokenizer_gets_no_more_work(
+    processes: TextProcesses, checkpoint: Path
+) -> None:
+    """Templates are read while the launcher does not have the tokenizer yet."""
+    processes.run(render("x"))
+    (pid,) = processes.pids
+    own = open_tokenizer(processes, checkpoint)
+    assert tokens(processes, TEXT) == own.encode(TEXT)
+    assert pid not in processes.pids
+
+
+def test_a_chat_is_rendered_and_tokenized_at_once(
+    processes: TextProcesses, checkpoint: Path
+) -> None:
+    own = open_tokenizer(processes, checkpoint)
+    work = msgspec.structs.replace(
+        render("<|end|>{{ messages[0].content }}"), limit=PromptLimit(100, 512)
+    )
+    assert unpack(processes.run(work).tokens) == own.encode("<|end|>x", False)
+
+
+def test_a_rendered_chat_with_too_many_bytes_is_not_tokenized(
+    processes: TextProcesses, checkpoint: Path
+) -> None:
+    open_tokenizer(processes, checkpoint)
+    work = msgspec.structs.replace(render("{{ 'é' * 60 }}"), limit=PromptLimit(100, 512))
+    with pytest.raises(NaiadError, match="the prompt has 120 bytes, expected at most 100"):
+        processes.run(work)
+
+
+def test_another_tokenizer_than_the_workers_is_refused(
+    processes: TextProcesses, checkpoint: Path
+) -> None:
+    """A file that changes while the model is loaded, or before its launcher is started again."""
+    from tests.unit.llm import tokenizers_made
+
+    own = open_tokenizer(processes, checkpoint)
+    assert tokens(processes, "the") == own.encode("the")
+    tokenizers_made.byte_level(300).save(str(checkpoint / "tokenizer.json"))
+    launcher_pid = processes.launcher_pid
+    assert launcher_pid is not None
+    for pid in (launcher_pid, *processes.pids):
+        os.kill(pid, signal.SIGKILL)
+        await_end(pid)
+    with pytest.raises(NaiadError, match="the checkpoint's tokenizer has changed") as caught:
+        tokens(processes, "the")
+    assert caught.value.code is Code.UNAVAILABLE
+
+
+def test_a_tokenizer_that_cannot_be_read_is_an_error(
+    processes: TextProcesses, checkpoint: Path
+) -> None:
+    (checkpoint / "tokenizer.json").write_text("{}")
+    processes.open_tokenizer(checkpoint, uses_fast=True)
+    with pytest.raises(NaiadError, match=r"the text launcher has no tokenizer: tokenizer\.json of"):
+        tokens(processes, "the")
+
+
+def test_every_process_has_its_work_to_itself(processes: TextProcesses, checkpoint: Path) -> None:
+    own = open_tokenizer(processes, checkpoint)
+    texts = [TEXT[number:] for number in range(32)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda text: tokens(processes, text), texts))
+    assert found == [own.encode(text) for text in texts]
+    assert len(processes.pids) <= 4
+
+
+def test_the_tokenizer_counts_as_the_process_itself(
+    processes: TextProcesses, checkpoint: Path
+) -> None:
+    """A prompt of megabytes is within the limit of memory, which a template is not."""
+    own = open_tokenizer(processes, checkpoint)
+    text = "naïve fox " * 300_000
+    assert len(tokens(processes, text)) == len(own.encode(text))
+    with pytest.raises(NaiadError, match="needs more than 512 MiB of memory"):
+        processes.run(render("{{ 'x' * 10**9 }}"))
