@@ -3,8 +3,8 @@ loop per process, several processes.
 
     measure(Plan(...)) starts the processes and merges their readings.
     python -m bench.stream_load
-        Runs one of these processes. It reads its share of the plan as JSON from stdin and writes
-        its readings as JSON to stdout.
+        Runs one of these processes. It reads its share of the plan as a line of JSON from stdin,
+        writes a line when it has started, reads when to begin, and writes its readings as JSON.
 
 Each client has its own connection and one request at a time. It sends the next request immediately,
 or at a fixed rate. At a fixed rate, times count from the due time of a request, not from the time
@@ -30,8 +30,8 @@ WIRES: dict[str, Callable[[int, str], Wire]] = {
     "http": Http, "chat": Chat, "grpc": Grpc, "grpc-tokens": GrpcTokens, "whole": Whole,
 }  # fmt: skip
 NUM_PROCESSES = 8
-START_S = 1.0
-"""Time between the plan and the first request, in which the processes start."""
+START_S = 0.2
+"""Time from the moment when all processes have started to the first request."""
 
 
 class Plan(msgspec.Struct):
@@ -168,7 +168,6 @@ def run(plan: Plan) -> Readings:
 
 def measure(plan: Plan) -> Readings:
     """Runs the plan in several processes. Raises RuntimeError if a client failed."""
-    plan.begin_s = time.monotonic() + START_S
     plan.total = plan.clients
     shares = list(_shares(plan))
     processes = [
@@ -182,7 +181,15 @@ def measure(plan: Plan) -> Readings:
     ]
     for process, share in zip(processes, shares, strict=True):
         assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(share))
+        process.stdin.write(msgspec.json.encode(share) + b"\n")
+        process.stdin.flush()
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    begin_s = time.monotonic() + START_S
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(b"%r\n" % begin_s)
         process.stdin.close()
     merged = Readings()
     for process in processes:
@@ -227,7 +234,9 @@ _ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=Plan)
+    plan = msgspec.json.decode(sys.stdin.buffer.readline(), type=Plan)
+    print("started", flush=True)
+    plan.begin_s = float(sys.stdin.buffer.readline())
     try:
         readings = run(plan)
     except Exception as error:

@@ -82,10 +82,14 @@ class Http:
             self._is_begun = True
         if b'data: {"error"' in data:
             raise RuntimeError(data.decode(errors="replace")[:500])
-        # A chunk ends with a line end; an incomplete chunk is kept until the rest arrives.
-        cut = data.rfind(b"\r\n") + 2
+        if data.endswith(b"\r\n0\r\n\r\n"):
+            self._rest = b""
+            return data.count(self.mark), True
+        # The last line end is kept with what follows it: the next chunk, or the last one, may begin
+        # with it.
+        cut = max(data.rfind(b"\r\n"), 0)
         whole, self._rest = data[:cut], data[cut:]
-        return whole.count(self.mark), whole.endswith(b"\r\n0\r\n\r\n")
+        return whole.count(self.mark), False
 
 
 class Chat(Http):
