@@ -462,6 +462,10 @@ def test_a_killed_launcher_fails_no_request(server: Server) -> None:
     assert {process.pid for process in text_processes(server, "tiny")}.isdisjoint(
         process.pid for process in killed
     )
+    worker = psutil.Process(worker_pid(server, "tiny"))
+    assert not any(
+        process.status() == psutil.STATUS_ZOMBIE for process in worker.children(recursive=True)
+    )
 
 
 def text_processes(server: Server, model: str) -> list[psutil.Process]:
