@@ -3,6 +3,7 @@ wire, and a request that was hostile delays nobody."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import json
@@ -461,15 +462,19 @@ def test_a_killed_launcher_fails_no_request(server: Server) -> None:
     assert {process.pid for process in text_processes(server, "tiny")}.isdisjoint(
         process.pid for process in killed
     )
+    worker = psutil.Process(worker_pid(server, "tiny"))
+    assert not any(
+        process.status() == psutil.STATUS_ZOMBIE for process in worker.children(recursive=True)
+    )
 
 
 def text_processes(server: Server, model: str) -> list[psutil.Process]:
-    children = psutil.Process(worker_pid(server, model)).children(recursive=True)
-    return [
-        process
-        for process in children
-        if any("text_launcher" in word for word in process.cmdline())
-    ]
+    found = []
+    for process in psutil.Process(worker_pid(server, model)).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile, or is a zombie
+            if any("text_launcher" in word for word in process.cmdline()):
+                found.append(process)
+    return found
 
 
 def test_hostile_templates_delay_no_text(server: Server) -> None:

@@ -114,7 +114,7 @@ class TextLauncher:
                 case OpenTokenizer() as call:
                     reply = self._open(call)
                 case End(pid):
-                    reply = Ended(_end(pid))
+                    reply = Ended(end_process(pid))
             self._send(reply)
 
     def _send(self, reply: LauncherReply) -> None:
@@ -187,7 +187,8 @@ def read_tokenizer(path: Path) -> Tokenizer | None:
     return read_tokenizer(open_folder(path))
 
 
-def _end(pid: int) -> int | None:
+def end_process(pid: int) -> int | None:
+    """Returns None if it is not a child of this process."""
     # It stays a zombie until here, so no other process can have this id.
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)

@@ -33,6 +33,7 @@ from naiad.backends.llm.text_launcher import (
     Opened,
     OpenTokenizer,
     Proven,
+    end_process,
 )
 from naiad.backends.llm.text_work import (
     MAX_CPU_S,
@@ -243,15 +244,16 @@ class TextProcesses:
 
     def _status(self, process: TextProcess) -> int | None:
         """Ends the process. Returns how it has ended, None if nobody knows."""
+        status = None
         with self._lock:
-            if self._control is None:
-                return None
-            try:
-                self._send_call(self._control, End(process.pid))
-                return self._read_reply(self._control, Ended).status
-            except (ConnectionError, TimeoutError):
-                self._end_launcher()
-                return None
+            if self._control is not None:
+                try:
+                    self._send_call(self._control, End(process.pid))
+                    status = self._read_reply(self._control, Ended).status
+                except (ConnectionError, TimeoutError):
+                    self._end_launcher()
+        # A worker inherits the processes of a launcher that has died.
+        return end_process(process.pid) if status is None else status
 
     def _connect(self) -> socket.socket:
         if self._control is not None:
