@@ -506,8 +506,11 @@ def test_open_streams_are_traced_when_traces_are_switched_on(folder: Path, tmp_p
 # API keys.
 
 
-def limited_outcomes(folder: Path, tmp_path: Path, num_processes: int) -> list[Any]:
-    """What keys with limits see on one stream, and what is counted for them."""
+def limited_outcomes(
+    folder: Path, tmp_path: Path, num_processes: int, metrics: list[str] | None = None
+) -> tuple[list[Any], list[str]]:
+    """What keys with limits see on one stream, and what is counted for them. A frontend reports the
+    end of a request when its client has the response, so it waits for `metrics`."""
     ring = Ring(tmp_path / f"keys{num_processes}.json")
     limited = ring.create("limited", rpm_limit=5)
     KeyFile(ring.path).change(lambda _: ring.document)
@@ -522,7 +525,7 @@ def limited_outcomes(folder: Path, tmp_path: Path, num_processes: int) -> list[A
 
     found: list[Any] = []
     with naiad(repositories(folder), flags(num_processes, *more)) as server:
-        messages: list[pb.ModelInferRequest | bytes] = [
+        messages = [
             word("a"),
             word("b", "nothing"),
             message("word", "no inputs"),
@@ -540,7 +543,7 @@ def limited_outcomes(folder: Path, tmp_path: Path, num_processes: int) -> list[A
                     call.send(each)
                     try:
                         found.append(masked(shown(call.read())))
-                        if each is messages[3] and "error" not in found[-1]:
+                        if each.model_name == "many" and "error" not in found[-1]:
                             found.append(masked(shown(call.read())))
                     except grpc.RpcError:
                         break
@@ -551,17 +554,21 @@ def limited_outcomes(folder: Path, tmp_path: Path, num_processes: int) -> list[A
             call.send(b"\xff")
             call.rest()
             found.append((call.status[0], masked(call.status[1])))
-        found.append(key_metrics(server, ring))
+        if metrics is not None:
+            eventually(lambda: key_metrics(server, ring) == metrics, f"the metrics are {metrics}")
+        metrics = key_metrics(server, ring)
     # The server has written everything when it has ended. A decoupled request ends after its last
     # response, so the order of lines is a matter of timing.
     lines = map(json.loads, audit.read_text().splitlines())
-    return found + sorted(
+    found += sorted(
         (names.get(line["key"], ""), line["api"], line["model"], line["status"]) for line in lines
     )
+    return found, metrics
 
 
 def test_limits_of_keys_are_those_of_one_process(folder: Path, tmp_path: Path) -> None:
-    one, two = (limited_outcomes(folder, tmp_path, count) for count in (1, 2))
+    one, metrics = limited_outcomes(folder, tmp_path, 1)
+    two, _ = limited_outcomes(folder, tmp_path, 2, metrics)
     assert two == one
     assert sum("limit of 5 requests per minute" in str(outcome) for outcome in two) == 5
 
