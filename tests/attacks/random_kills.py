@@ -71,6 +71,7 @@ EXPECTED_ERRORS = (
     "the instance that held this sequence ended",
 )
 FRONTEND = "frontend"
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 FLAGS = [
     "--worker-max-restarts=1000000",
     "--worker-restart-window-secs=0.05",
@@ -291,13 +292,19 @@ class EventStreamClient(HttpClient):
 class GrpcClient:
     def __init__(self, server: Server, model: str) -> None:
         self.name, self.model = f"grpc {model}", model
-        self._client = grpc_client.InferenceServerClient(server.grpc)
+        self._server = server
+        self._client = grpc_client.InferenceServerClient(server.grpc, channel_args=OWN_CONNECTION)
 
     def close(self) -> None:
         self._client.close()
 
     def reopen(self) -> None:
-        """The client connects again by itself."""
+        """A client that has failed to connect waits for seconds before it tries again, and fails
+        every call meanwhile."""
+        self.close()
+        self._client = grpc_client.InferenceServerClient(
+            self._server.grpc, channel_args=OWN_CONNECTION
+        )
 
     def call(self, number: int) -> None:
         values = np.array([[number, number + 1]], np.int32)
@@ -317,10 +324,13 @@ class GrpcClient:
 class GrpcStreamClient:
     def __init__(self, server: Server) -> None:
         self.name, self.model = "grpc stream", "streams"
-        self._client = grpc_client.InferenceServerClient(server.grpc)
+        self._server = server
         self._open()
 
     def _open(self) -> None:
+        self._client = grpc_client.InferenceServerClient(
+            self._server.grpc, channel_args=OWN_CONNECTION
+        )
         received: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
         self._received = received
         self._client.start_stream(lambda result, error: received.put((result, error)))
@@ -330,6 +340,7 @@ class GrpcStreamClient:
         look wrong, too, and such a client floods the model. A connection that has ended has taken
         the stream with it."""
         self._client.stop_stream(cancel_requests=True)
+        self._client.close()
         self._open()
 
     def close(self) -> None:
@@ -465,7 +476,11 @@ class Run:
     def _judge_broken(self, client: Client, start_s: float, message: str) -> None:
         self.outcome.broken[client.name] += 1
         if not self._is_explained({FRONTEND}, start_s - NOTICE_S):
-            self._violate(f"{client.name}: the connection ended without a kill: {message}")
+            seconds = time.monotonic() - start_s
+            self._violate(
+                f"{client.name}: the connection ended without a kill, {seconds:.1f} s after the "
+                f"request: {message}; {self._server.tail(6)}"
+            )
         client.reopen()
 
     def _is_explained(self, models: set[str], start_s: float) -> bool:
@@ -498,6 +513,11 @@ class Run:
             os.kill(pid, signal.SIGKILL if kind == "template" else self._random.choice(SIGNALS))
         except ProcessLookupError:
             pass
+        if kind == FRONTEND:
+            # On a busy machine a process lives on for a while.
+            wait_gone([pid], REAP_LIMIT_S)
+            with self._lock:
+                self._kills.append(Kill(time.monotonic(), FRONTEND))
 
     def _targets(self, kind: str) -> Iterator[tuple[int, str]]:
         """(process id, model) of the processes of a kind."""
