@@ -27,6 +27,7 @@ import argparse
 import http.client
 import json
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -108,9 +109,8 @@ def start(folder: Path, engine: str, checkpoint: Path, parameters: dict[str, str
         (packages / "sitecustomize.py").write_text(STAND_IN)
     ports = free_ports()
     command = naiad_command("serve", f"--model-repository={model.parent}", *port_flags(ports))
-    return Server(command, ports, naiad_environment({"PYTHONPATH": str(packages)})).wait_started(
-        600.0
-    )
+    path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", os.getcwd())])
+    return Server(command, ports, naiad_environment({"PYTHONPATH": path})).wait_started(600.0)
 
 
 def gaps(port: int, seconds: float) -> list[float]:
