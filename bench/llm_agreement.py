@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import transformers
 
@@ -62,14 +63,18 @@ def native(dtype: str) -> Opener:
     return open_it
 
 
-@contextlib.contextmanager
-def openvino(path: Path) -> Iterator[Opened]:
-    from naiad.llm.openvino.engine import open_openvino
+def openvino(dtype: str) -> Opener:
+    @contextlib.contextmanager
+    def open_it(path: Path) -> Iterator[Opened]:
+        from naiad.llm.openvino.engine import open_openvino
 
-    engine = open_openvino(path, SETTINGS, 2, cache_dir(), print)
-    assert engine.conversion is not None
-    logits = agreement.openvino_logits(engine.conversion.folder, 2)
-    yield logits, lambda prompt: agreement.engine_greedy(engine, prompt)
+        settings = msgspec.structs.replace(SETTINGS, dtype=dtype)
+        engine = open_openvino(path, settings, 2, cache_dir(), print)
+        assert engine.conversion is not None
+        logits = agreement.openvino_logits(engine.conversion.folder, 2, engine.properties)
+        yield logits, lambda prompt: agreement.engine_greedy(engine, prompt)
+
+    return open_it
 
 
 @contextlib.contextmanager
@@ -102,7 +107,8 @@ def reader(path: Path) -> Iterator[Opened]:
 
 
 OPENERS: dict[str, tuple[str, Opener]] = {
-    "openvino": ("openvino engine", openvino),
+    "openvino": ("openvino engine", openvino("auto")),
+    "openvino-float32": ("openvino engine, float32", openvino("float32")),
     "native": ("native engine", native("auto")),
     "native-float32": ("native engine, float32", native("float32")),
     "native-bfloat16": ("native engine, bfloat16", native("bfloat16")),

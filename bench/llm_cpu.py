@@ -379,6 +379,7 @@ def direct_llamacpp(checkpoint: Path) -> None:
 
 OPENERS: dict[str, Opener] = {
     "openvino": ours("openvino"),
+    "openvino-float32": ours("openvino", "float32"),
     "direct-openvino": direct("openvino", "OpenVINO GenAI, called directly"),
     "native": ours("native"),
     "native-float32": ours("native", "float32"),

@@ -28,7 +28,7 @@ from naiad.llm.checkpoint.gguf_file import GgufFile
 from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.openvino.model import build_model
 
-VERSION = 1
+VERSION = 2
 """Version of the files that this module and model.py write. A change makes another folder."""
 MODEL = "openvino_model.xml"
 WEIGHTS = "openvino_model.bin"
@@ -54,9 +54,19 @@ class Conversion:
         return (self.folder / TOKENIZER).exists()
 
 
-def convert(path: Path, file: GgufFile, config: DecoderConfig, cache: Path, log: Log) -> Conversion:
+def convert(
+    path: Path,
+    file: GgufFile,
+    config: DecoderConfig,
+    cache: Path,
+    log: Log,
+    *,
+    rounds_inputs: bool = False,
+) -> Conversion:
     """Raises NaiadError."""
-    target = cache / "openvino" / f"{_sha256(path)}-{VERSION}-{openvino.__version__.split('-')[0]}"
+    form = "int8" if rounds_inputs else "float32"
+    name = f"{_sha256(path)}-{VERSION}-{form}-{openvino.__version__.split('-')[0]}"
+    target = cache / "openvino" / name
     if target.exists():
         if _is_whole(target):
             return Conversion(target)
@@ -67,7 +77,7 @@ def convert(path: Path, file: GgufFile, config: DecoderConfig, cache: Path, log:
             made = Path(parent) / "made"
             made.mkdir()
             log(f"converting '{path.name}' for OpenVINO, kept in '{target}'")
-            _write(file, config, made)
+            _write(file, config, made, rounds_inputs)
             _put(made, target)
         return Conversion(target)
     except OSError as error:
@@ -75,13 +85,15 @@ def convert(path: Path, file: GgufFile, config: DecoderConfig, cache: Path, log:
             f"the converted model cannot be kept in '{target.parent}' ({_reason(error)}): it is "
             "made again at every start"
         )
-    return _convert_for_now(path, file, config)
+    return _convert_for_now(path, file, config, rounds_inputs)
 
 
-def _convert_for_now(path: Path, file: GgufFile, config: DecoderConfig) -> Conversion:
+def _convert_for_now(
+    path: Path, file: GgufFile, config: DecoderConfig, rounds_inputs: bool
+) -> Conversion:
     try:
         made = Conversion(Path(tempfile.mkdtemp(prefix="naiad-")), is_temporary=True)
-        _write(file, config, made.folder)
+        _write(file, config, made.folder, rounds_inputs)
     except OSError as error:
         raise unavailable(
             f"'{path.name}' cannot be converted for OpenVINO: neither the cache nor "
@@ -91,9 +103,9 @@ def _convert_for_now(path: Path, file: GgufFile, config: DecoderConfig) -> Conve
     return made
 
 
-def _write(file: GgufFile, config: DecoderConfig, folder: Path) -> None:
+def _write(file: GgufFile, config: DecoderConfig, folder: Path, rounds_inputs: bool) -> None:
     """Raises OSError when there is no room."""
-    model = build_model(file, config)
+    model = build_model(file, config, rounds_inputs=rounds_inputs)
     num_bytes = sum(
         node.get_byte_size() for node in model.get_ops() if node.get_type_name() == "Constant"
     )

@@ -46,6 +46,8 @@ EXACT = {
 """OpenVINO's own choice, eight-bit activations or bfloat16 where the processor has them, chooses
 another token than float32 does at one place in twenty; in a small model a chat then goes another
 way within its first words (bench/llm_agreement.py)."""
+MIXED = {**EXACT, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "16"}
+"""Rounds the inputs of the matrices that model.py lets it round, and of no others."""
 
 Log = Callable[[str], None]
 
@@ -87,6 +89,8 @@ class OpenvinoEngine:
         self._harmful: dict[str, None] = {}
         """The last grammars that broke a step, the oldest first."""
         self.can_follow_grammars = True
+        self.properties = EXACT
+        """With which the pipeline was opened."""
         self.conversion: Conversion | None = None
         """Held for as long as a pipeline may be opened again."""
 
@@ -356,7 +360,13 @@ def open_openvino(
     kept. Raises NaiadError."""
     settings.check()
     checkpoint = read_checkpoint(path)
-    conversion = None if checkpoint.gguf is None else convert(path, *checkpoint.gguf, cache, log)
+    rounds_inputs = checkpoint.gguf is not None and settings.dtype == "auto"
+    properties = MIXED if rounds_inputs else EXACT
+    conversion = (
+        None
+        if checkpoint.gguf is None
+        else convert(path, *checkpoint.gguf, cache, log, rounds_inputs=rounds_inputs)
+    )
     folder = path if conversion is None else conversion.folder
     num_kv_blocks = settings.num_kv_blocks or _num_blocks(
         checkpoint, settings.kv_cache_bytes or DEFAULT_KV_BYTES
@@ -374,7 +384,12 @@ def open_openvino(
             # Without a tokenizer in the folder this one is empty: only grammars need it.
             tokenizer = openvino_genai.Tokenizer(str(folder))
             pipeline = openvino_genai.ContinuousBatchingPipeline(
-                str(folder), tokenizer, scheduler, "CPU", INFERENCE_NUM_THREADS=num_threads, **EXACT
+                str(folder),
+                tokenizer,
+                scheduler,
+                "CPU",
+                INFERENCE_NUM_THREADS=num_threads,
+                **properties,
             )
         except Exception as error:  # OpenVINO raises whatever it stumbles over
             raise invalid_arg(f"OpenVINO cannot open '{path.name}': {_last_line(error)}") from None
@@ -396,6 +411,7 @@ def open_openvino(
         num_shared=max(MIN_SHARED_PLACES, SHARED_PLACES_PER_THREAD * num_threads),
     )
     engine.can_follow_grammars = conversion is None or conversion.has_tokenizer
+    engine.properties = properties
     engine.conversion = conversion
     return engine
 

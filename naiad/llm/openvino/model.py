@@ -4,9 +4,13 @@ wants it.
 In:  a GgufFile and its DecoderConfig (llama, qwen2, qwen3). Out: openvino.Model, to be saved and
      compiled.
 Rule: the matrices keep what the file has: a quantized one its integers, and for each group a scale
-      and, where the type has offsets, a zero point in float32. OpenVINO's own reader of GGUF rounds
-      the zero points of Q4_1 and Q4_K to whole numbers, which moves groups by up to half a step and
-      makes a small model talk nonsense; it is not used.
+      and a zero point in float32. OpenVINO's own reader of GGUF rounds the zero points of Q4_1 and
+      Q4_K to whole numbers, which moves groups by up to half a step and makes a small model talk
+      nonsense; it is not used.
+
+A zero point in float32 also keeps OpenVINO from rounding the inputs of a matrix to eight bits. With
+`rounds_inputs` the matrices of ROUNDED get whole zero points instead, and integers that are
+multiples of the file's: of Q4_1, the zero points then move by 0.004 of a step.
 
 The shapes of the subgraphs matter: OpenVINO knows the norm, the rotation, the compressed matrix and
 the attention with its past by their patterns, and replaces each by one kernel.
@@ -14,7 +18,7 @@ the attention with its past by their patterns, and replaces each by one kernel.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import openvino
@@ -30,21 +34,37 @@ from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.rope import rope_frequencies
 
 LAST = np.int64((1 << 63) - 1)
+ROUNDED = ("o_proj.weight", "gate_proj.weight", "up_proj.weight", "down_proj.weight")
+"""Queries, keys, values and the head are more sensitive for their size (bench/RESULTS.md)."""
+MAX_ZERO_POINT_ERROR = 0.02
+"""In steps, the mean over a matrix."""
 Node = Any
 """openvino.Node, or one of its outputs."""
 
 
-def build_model(file: GgufFile, config: DecoderConfig) -> openvino.Model:
+def build_model(
+    file: GgufFile, config: DecoderConfig, *, rounds_inputs: bool = False
+) -> openvino.Model:
     """Raises NaiadError when a tensor is missing or has the wrong shape."""
-    return _Builder(_Weights(file, config), config).build()
+    return _Builder(_Weights(file, config, rounds_inputs), config).build()
+
+
+class ZeroPoints(NamedTuple):
+    """value = scale * (integer - zero point). `integers` is [groups, size], of bytes without sign;
+    the others are [groups, 1]."""
+
+    integers: NDArray[Any]
+    scales: NDArray[np.float32]
+    zero_points: NDArray[np.float32] | NDArray[np.uint8]
 
 
 class _Weights:
     """The file's tensors as constants, under Hugging Face's names."""
 
-    def __init__(self, file: GgufFile, config: DecoderConfig) -> None:
+    def __init__(self, file: GgufFile, config: DecoderConfig, rounds_inputs: bool) -> None:
         self._file = file
         self._config = config
+        self._rounds_inputs = rounds_inputs
         self._names = hugging_face_names(file, config.num_layers)
 
     def has(self, name: str) -> bool:
@@ -55,15 +75,17 @@ class _Weights:
         order = stored_rows(self._config, name)
         if not is_quantized(entry.kind):
             return self._plain_matrix(entry, order)
-        groups = _without_flat_groups(read_groups(entry.kind, self._file.raw(entry), entry.shape))
-        size = groups.integers.shape[1]
+        points = with_zero_points(read_groups(entry.kind, self._file.raw(entry), entry.shape))
+        if self._rounds_inputs and name.endswith(ROUNDED):
+            points = with_whole_zero_points(points) or points
+        size = points.integers.shape[1]
         shape = (rows, columns // size, size)
-        integers = _in_order(groups.integers.reshape(shape), order)
-        scales = _in_order(groups.scales.reshape(rows, -1, 1), order)
-        values = ops.convert(_integer_constant(integers), np.float32)
-        if groups.offsets is not None:
-            zero_points = _in_order((-groups.offsets / groups.scales).reshape(rows, -1, 1), order)
-            values = ops.subtract(values, ops.constant(zero_points))
+        integers = _in_order(points.integers.reshape(shape), order)
+        scales = _in_order(points.scales.reshape(rows, -1, 1), order)
+        zero_points = _in_order(points.zero_points.reshape(rows, -1, 1), order)
+        values = ops.subtract(
+            ops.convert(_integer_constant(integers), np.float32), _as_float32(zero_points)
+        )
         return ops.reshape(
             ops.multiply(values, ops.constant(scales)), _integers(rows, columns), special_zero=False
         )
@@ -264,6 +286,39 @@ def _in_order(values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[A
     return values if order is None else values[order]
 
 
+def with_zero_points(groups: Groups) -> ZeroPoints:
+    groups = _without_flat_groups(groups)
+    if groups.offsets is not None:
+        return ZeroPoints(groups.integers, groups.scales, -groups.offsets / groups.scales)
+    integers = (groups.integers.astype(np.int16) + 128).astype(np.uint8)
+    return ZeroPoints(integers, groups.scales, np.full_like(groups.scales, 128))
+
+
+def with_whole_zero_points(points: ZeroPoints) -> ZeroPoints | None:
+    """Multiplies the integers of each group by a factor with which the zero point is nearest to a
+    whole number. Returns None where bytes do not suffice for that."""
+    factors = np.ones_like(points.scales)
+    errors = np.full_like(points.scales, np.inf)
+    for factor in range(1, 255 // max(1, int(points.integers.max(initial=0))) + 1):
+        whole = np.round(points.zero_points * np.float32(factor))
+        found = np.abs(whole / np.float32(factor) - points.zero_points)
+        # a larger factor must gain more than what float32 cannot tell
+        is_better = (found < errors - np.float32(1e-5)) & (whole >= 0) & (whole <= 255)
+        factors, errors = np.where(is_better, factor, factors), np.where(is_better, found, errors)
+    if errors.mean() > MAX_ZERO_POINT_ERROR:
+        return None
+    return ZeroPoints(
+        (points.integers * factors).astype(np.uint8),
+        (points.scales / factors).astype(np.float32),
+        np.round(points.zero_points * factors).astype(np.uint8),
+    )
+
+
+def _as_float32(values: NDArray[Any]) -> Node:
+    constant = ops.constant(np.ascontiguousarray(values))
+    return constant if values.dtype == np.float32 else ops.convert(constant, np.float32)
+
+
 def _without_flat_groups(groups: Groups) -> Groups:
     """A group whose step is 0 has no zero point: its one value becomes the scale, and all integers
     1."""
@@ -282,7 +337,7 @@ def _without_flat_groups(groups: Groups) -> Groups:
 
 def _integer_constant(integers: NDArray[Any]) -> Node:
     """Four bits each where that is enough: a decode step is bound by the bytes of its matrices."""
-    if integers.dtype == np.int8 or integers.max(initial=0) > 15:
+    if integers.max(initial=0) > 15:
         return ops.constant(np.ascontiguousarray(integers))
     pairs = np.ascontiguousarray(integers).reshape(-1, 2)
     packed = openvino.Tensor(

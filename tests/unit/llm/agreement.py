@@ -197,7 +197,9 @@ def native_logits(engine: Engine) -> Logits:
     return logits
 
 
-def openvino_logits(folder: Path, num_threads: int = 0) -> Logits:
+def openvino_logits(
+    folder: Path, num_threads: int = 0, properties: dict[str, str] | None = None
+) -> Logits:
     """Returns the logits of the model in `folder`, rewritten for paged attention and compiled as
     ContinuousBatchingPipeline does it."""
     import openvino
@@ -209,7 +211,12 @@ def openvino_logits(folder: Path, num_threads: int = 0) -> Logits:
     model = core.read_model(folder / "openvino_model.xml")
     paged_attention_transformation(model)
     compiled = core.compile_model(
-        model, "CPU", {**EXACT, **({"INFERENCE_NUM_THREADS": num_threads} if num_threads else {})}
+        model,
+        "CPU",
+        {
+            **(EXACT if properties is None else properties),
+            **({"INFERENCE_NUM_THREADS": num_threads} if num_threads else {}),
+        },
     )
     caches = [port for port in compiled.inputs if "_cache." in port.any_name]
 

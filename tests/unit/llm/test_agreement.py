@@ -92,20 +92,20 @@ def check_native(model: Any, path: Path, **values: Any) -> None:
     check(model, agreement.native_logits(engine), engine)
 
 
-def check_openvino(model: Any, path: Path) -> None:
+def check_openvino(model: Any, path: Path, dtype: str = "auto") -> None:
     pytest.importorskip("openvino_genai", reason="needs openvino-genai (the openvino-llm extra)")
     from naiad.llm.openvino.engine import open_openvino
 
     said: list[str] = []
     engine = open_openvino(
         path,
-        EngineSettings(num_kv_blocks=64, max_num_seqs=4),
+        EngineSettings(num_kv_blocks=64, max_num_seqs=4, dtype=dtype),
         1,
         path.parent / "cache",
         said.append,
     )
     folder = path if engine.conversion is None else engine.conversion.folder
-    check(model, agreement.openvino_logits(folder, 1), engine)
+    check(model, agreement.openvino_logits(folder, 1, engine.properties), engine)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,9 +113,11 @@ def test_native_on_every_gguf_type(kind: str, tmp_path: Path) -> None:
     check_native(write(tmp_path / "model.gguf", "llama", [kind]), tmp_path / "model.gguf")
 
 
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_openvino_on_every_gguf_type(kind: str, tmp_path: Path) -> None:
-    check_openvino(write(tmp_path / "model.gguf", "llama", [kind]), tmp_path / "model.gguf")
+def test_openvino_on_every_gguf_type(kind: str, dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    check_openvino(write(path, "llama", [kind]), path, dtype)
 
 
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "llama"])
@@ -218,7 +220,7 @@ def test_smollm2(engine: str, smollm2: Path) -> None:
         from naiad.llm.openvino.engine import open_openvino
 
         opened = open_openvino(smollm2, settings, 1, cache_dir(), lambda text: None)
-        logits = agreement.openvino_logits(opened.conversion.folder, 1)
+        logits = agreement.openvino_logits(opened.conversion.folder, 1, opened.properties)
     text = checkpoint.tokenizer.encode(Path("README.md").read_text())[:256]
     found = agreement.compare(agreement.reference_logits(model), logits, [text])
     assert found.mean_kl < MAX_KL, found
