@@ -63,12 +63,12 @@ def native(dtype: str) -> Opener:
     return open_it
 
 
-def openvino(dtype: str) -> Opener:
+def openvino(activations: str) -> Opener:
     @contextlib.contextmanager
     def open_it(path: Path) -> Iterator[Opened]:
         from naiad.llm.openvino.engine import open_openvino
 
-        settings = msgspec.structs.replace(SETTINGS, dtype=dtype)
+        settings = msgspec.structs.replace(SETTINGS, activations=activations)
         engine = open_openvino(path, settings, 2, cache_dir(), print)
         assert engine.conversion is not None
         logits = agreement.openvino_logits(engine.conversion.folder, 2, engine.properties)
@@ -107,8 +107,8 @@ def reader(path: Path) -> Iterator[Opened]:
 
 
 OPENERS: dict[str, tuple[str, Opener]] = {
-    "openvino": ("openvino engine", openvino("auto")),
-    "openvino-float32": ("openvino engine, float32", openvino("float32")),
+    "openvino": ("openvino engine", openvino("float32")),
+    "openvino-int8": ("openvino engine, activations: int8", openvino("int8")),
     "native": ("native engine", native("auto")),
     "native-float32": ("native engine, float32", native("float32")),
     "native-bfloat16": ("native engine, bfloat16", native("bfloat16")),

@@ -126,8 +126,12 @@ class Client:
         self._model = model
         self._is_streamed = is_streamed
         self._connection = http.client.HTTPConnection(server.http, timeout=600)
-        self._connection.connect()
         self._path = f"/v2/models/{model}/{'generate_stream' if is_streamed else 'generate'}"
+
+    def connect(self) -> None:
+        """Before each measurement, because the server closes connections that wait for long."""
+        self._connection.close()
+        self._connection.connect()
 
     def generate(self, prompt: str) -> float | None:
         """Sends a prompt. Returns the seconds to the first event of a stream, else None."""
@@ -184,6 +188,8 @@ def served(server: Endpoints, model: str, is_streamed: bool) -> Runner:
 
     def run(texts: list[str]) -> Round:
         before = settled_tokens(server) if model != "pipeline" else 0.0
+        for client, _ in zip(clients, texts, strict=False):
+            client.connect()
         start_s = time.perf_counter()
         first_s = list(
             pool.map(lambda pair: pair[0].generate(pair[1]), zip(clients, texts, strict=False))
@@ -220,7 +226,7 @@ def serve(
             yield {way: served(server, model, is_streamed) for way, is_streamed in ways.items()}
 
 
-def ours(engine: str, dtype: str = "", before: Path | None = None) -> Opener:
+def ours(engine: str, dtype: str = "", before: Path | None = None, activations: str = "") -> Opener:
     """`before` is an earlier checkout, which serves instead of this one."""
 
     def open_it(checkpoint: Path) -> contextlib.AbstractContextManager[dict[str, Runner]]:
@@ -230,10 +236,10 @@ def ours(engine: str, dtype: str = "", before: Path | None = None) -> Opener:
             + parameter("engine", engine)
             + parameter("device", "cpu")
         )
-        config += parameter("num_threads", NUM_THREADS) + (
-            parameter("dtype", dtype) if dtype else ""
-        )
+        chosen = {"num_threads": NUM_THREADS, "dtype": dtype, "activations": activations}
+        config += "".join(parameter(name, value) for name, value in chosen.items() if value)
         way = f"naiad{'' if before is None else ' before'}, {engine} engine"
+        way += f", activations {activations}" if activations else ""
         ways = {f"{way}, {dtype}": False} if dtype else {way: False, f"{way}, streamed": True}
         return serve("llm", config, {}, ways, before or HERE)
 
@@ -379,7 +385,7 @@ def direct_llamacpp(checkpoint: Path) -> None:
 
 OPENERS: dict[str, Opener] = {
     "openvino": ours("openvino"),
-    "openvino-float32": ours("openvino", "float32"),
+    "openvino-int8": ours("openvino", activations="int8"),
     "direct-openvino": direct("openvino", "OpenVINO GenAI, called directly"),
     "native": ours("native"),
     "native-float32": ours("native", "float32"),

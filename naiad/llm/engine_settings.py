@@ -21,6 +21,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "auto"
     """auto, float32, bfloat16, float16. auto: the checkpoint's on a GPU; float32 on a CPU, with
     matrices kept in float16 unless the checkpoint has them in float32."""
+    activations: str = "float32"
+    """float32, int8. int8 rounds the inputs of some matrices of a GGUF file to eight bits on the
+    OpenVINO engine: faster at many requests, and less exact (docs/llm-backend.md)."""
     load_format: str = "auto"
     """auto: the checkpoint's weights; dummy: random ones of its shape, for measurements. Then
     config.json is enough."""
@@ -101,6 +104,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise invalid_arg(
                 f"dtype is '{self.dtype}', expected auto, float32, bfloat16 or float16"
             )
+        if self.activations not in ("float32", "int8"):
+            raise invalid_arg(f"activations is '{self.activations}', expected float32 or int8")
         if self.quantization not in ("auto", *ROUNDED, *METHODS):
             expected = ", ".join(("auto", *ROUNDED, *METHODS))
             raise invalid_arg(f"quantization is '{self.quantization}', expected one of {expected}")

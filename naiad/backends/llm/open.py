@@ -70,6 +70,11 @@ def open_model(
             f"kv_events_endpoint is '{options.settings.kv_events_endpoint}', but only the native "
             "engine publishes KV events; the engine is openvino"
         )
+    if engine == "native" and options.settings.activations != "float32":
+        raise invalid_arg(
+            f"activations is '{options.settings.activations}', which the openvino engine does; the "
+            "engine is native"
+        )
     chat = read_chat_templates(path, processes, template)
     processes.open_tokenizer(path, uses_fast=options.settings.use_fast_tokenizer)
     log(f"opening '{path.name}' on the {engine} engine")

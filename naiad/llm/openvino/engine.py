@@ -360,7 +360,11 @@ def open_openvino(
     kept. Raises NaiadError."""
     settings.check()
     checkpoint = read_checkpoint(path)
-    rounds_inputs = checkpoint.gguf is not None and settings.dtype == "auto"
+    rounds_inputs = settings.activations == "int8"
+    if rounds_inputs and checkpoint.gguf is None:
+        raise invalid_arg(
+            f"activations is 'int8', which is for GGUF files; '{path.name}' is OpenVINO IR"
+        )
     properties = MIXED if rounds_inputs else EXACT
     conversion = (
         None

@@ -3,6 +3,7 @@ where that cannot be written."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from naiad.llm.checkpoint.dequantize import Groups
 from naiad.llm.openvino import conversion, model
 from naiad.llm.openvino.checkpoint import read_checkpoint
 from naiad.llm.openvino.conversion import MODEL, WEIGHTS, Conversion, convert
-from tests.unit.llm import openvino_gguf
+from tests.unit.llm import openvino_gguf, test_gguf
 
 
 @pytest.fixture
@@ -27,11 +28,11 @@ def checkpoint(tmp_path: Path) -> Path:
     return openvino_gguf.write(tmp_path / "tiny.gguf")
 
 
-def run(path: Path, cache: Path) -> tuple[Conversion, list[str]]:
+def run(path: Path, cache: Path, *, rounds_inputs: bool = False) -> tuple[Conversion, list[str]]:
     found = read_checkpoint(path).gguf
     assert found is not None
     said: list[str] = []
-    return convert(path, *found, cache, said.append), said
+    return convert(path, *found, cache, said.append, rounds_inputs=rounds_inputs), said
 
 
 def test_it_is_made_once_and_found_by_content(checkpoint: Path, tmp_path: Path) -> None:
@@ -43,6 +44,31 @@ def test_it_is_made_once_and_found_by_content(checkpoint: Path, tmp_path: Path) 
     assert second.folder == first.folder
     assert said == []
     assert [entry.name for entry in first.folder.parent.iterdir()] == [first.folder.name]
+
+
+def test_each_form_has_a_folder(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    made = test_gguf.tiny("Llama", hidden_size=128, tie_word_embeddings=True)
+    openvino_gguf.write_model(path, made, "llama", ["Q4_1", "Q8_0"])
+    exact = run(path, tmp_path / "cache")[0].folder
+    rounded = run(path, tmp_path / "cache", rounds_inputs=True)[0].folder
+    assert run(path, tmp_path / "cache")[0].folder == exact != rounded
+    layers = made.config.num_hidden_layers
+    assert zero_point_types(exact) == {"f32": 7 * layers + 1}
+    assert zero_point_types(rounded) == {"f32": 3 * layers + 1, "u8": 4 * layers}
+
+
+def zero_point_types(folder: Path) -> dict[str, int]:
+    """By the subtractions between a matrix of integers and its scales."""
+    types: Counter[str] = Counter()
+    for node in openvino.Core().read_model(folder / MODEL).get_ops():
+        if node.get_type_name() == "Subtract":
+            source = node.input_value(1).get_node()
+            if source.get_type_name() == "Convert":
+                source = source.input_value(0).get_node()
+            if source.get_type_name() == "Constant":
+                types[source.get_element_type().to_string()] += 1
+    return dict(types)
 
 
 @pytest.mark.parametrize("name", [MODEL, WEIGHTS, conversion.LIST])
@@ -111,3 +137,34 @@ def test_a_group_without_steps_keeps_its_value() -> None:
     np.testing.assert_array_equal(
         found.scales * (found.integers - zero_points), scales * groups.integers + offsets
     )
+
+
+def test_whole_zero_points_are_near_those_of_the_file() -> None:
+    source = np.random.default_rng(1)
+    integers = source.integers(0, 16, (1000, 32), np.uint8)
+    scales = source.uniform(0.01, 0.1, (1000, 1)).astype(np.float32)
+    zero_points = source.uniform(0, 15, (1000, 1)).astype(np.float32)
+    found = model.with_whole_zero_points(model.ZeroPoints(integers, scales, zero_points))
+    assert found is not None
+    assert found.integers.dtype == found.zero_points.dtype == np.uint8
+    values = found.scales * (found.integers.astype(np.float32) - found.zero_points)
+    steps = np.abs(values / scales - (integers - zero_points))
+    assert steps.max() < 1 / 32
+    assert steps.mean() < 1 / 200
+
+
+def test_zero_points_that_are_whole_stay_with_their_integers() -> None:
+    integers = np.array([[0, 15], [3, 4]], np.uint8)
+    ones, eights = np.ones((2, 1), np.float32), np.full((2, 1), 8, np.float32)
+    found = model.with_whole_zero_points(model.ZeroPoints(integers, ones, eights))
+    assert found is not None
+    np.testing.assert_array_equal(found.integers, integers)
+    np.testing.assert_array_equal(found.scales, ones)
+    np.testing.assert_array_equal(found.zero_points, eights)
+
+
+@pytest.mark.parametrize("zero_point", [-1.0, 300.0, 100.3])
+def test_zero_points_that_no_byte_is_near_to_stay_in_float32(zero_point: float) -> None:
+    ones = np.ones((2, 1), np.float32)
+    points = model.ZeroPoints(np.full((2, 2), 15, np.uint8), ones, ones * np.float32(zero_point))
+    assert model.with_whole_zero_points(points) is None
