@@ -197,6 +197,10 @@ def test_openvino_on_a_folder_of_its_own_format(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(model.config.to_dict()))
     tokenizers_made.byte_level(400).save(str(folder / "tokenizer.json"))
     check_openvino(model, folder)
+    from naiad.llm.openvino.engine import open_openvino
+
+    with pytest.raises(NaiadError, match="activations is 'int8', which is for GGUF files"):
+        open_openvino(folder, EngineSettings(activations="int8"), 1, tmp_path, lambda text: None)
 
 
 @pytest.fixture(scope="module")

@@ -263,3 +263,16 @@ def test_openvino_does_not_publish_kv_events(tmp_path: Path) -> None:
     process: Any = None
     with pytest.raises(NaiadError, match="only the native engine publishes KV events"):
         open_model(options, [tmp_path], 1, process, lambda message: None)
+
+
+def test_only_openvino_rounds_activations(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    options = read_options(config(engine="native", activations="int8"))
+    process: Any = None
+    with pytest.raises(NaiadError, match="activations is 'int8', which the openvino engine does"):
+        open_model(options, [tmp_path], 1, process, lambda message: None)
+
+
+def test_activations_have_two_values() -> None:
+    with pytest.raises(NaiadError, match="activations is 'int4', expected float32 or int8"):
+        read_options(config(activations="int4"))
