@@ -59,6 +59,22 @@ class Gate:
         return True
 
 
+class Hold:
+    """A file. While it exists, a model whose `execute` is `statement` waits."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / f"hold{next(_numbers)}"
+        self._path.touch()
+
+    @property
+    def statement(self) -> str:
+        exists = f"__import__('os').path.exists({str(self._path)!r})"
+        return f"[time.sleep(0.005) for _ in iter(lambda: {exists}, False)]"
+
+    def release(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
 class Report:
     """A FIFO that a model writes, read with a time limit."""
 

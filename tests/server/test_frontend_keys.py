@@ -26,7 +26,7 @@ from naiad.keys.key_change import NewKey
 from naiad.keys.key_file import KeyFile
 from naiad.pb import grpc_service_pb2 as pb
 from tests.entrances import http_entrances, rpc_entrances
-from tests.server.gates import eventually
+from tests.server.gates import Hold, eventually, in_thread, pending
 from tests.server.harness import Server, frontends, naiad
 from tests.server.model_folder import write_model
 from tests.server.test_frontends import ANY
@@ -71,7 +71,6 @@ def bearer(key: str) -> dict[str, str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     write_model(folder, "word", "word")
-    write_model(folder, "slow", "slow", execute="time.sleep(0.5)", extra=INSTANCES)
     return folder
 
 
@@ -330,25 +329,38 @@ def test_requests_per_minute_are_exact_over_all_processes(server: Server, ring: 
 
 
 def test_parallel_requests_are_exact_and_a_dead_frontend_frees_its_own(
-    folder: Path, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     ring = Ring(tmp_path / "keys.json")
+    repository = tmp_path / "models"
+    first, second = Hold(tmp_path), Hold(tmp_path)
+    write_model(repository, "word", "word")
+    write_model(repository, "first", execute=first.statement, extra=INSTANCES)
+    write_model(repository, "second", execute=second.statement)
     flags = ["--api-key-file", str(ring.path), "--frontend-processes=2"]
-    with naiad([str(folder)], flags) as server:
+    with naiad([str(repository)], flags) as server:
         eventually(lambda: len(frontends(server)) == 2, "both frontends run")
         key = new_key(server, ring, "two", max_parallel_requests=2)
         statuses: list[int] = []
-        run_together([lambda: statuses.append(infer_once(server, key, "slow"))] * 6)
-        assert sorted(statuses) == [200, 200, 429, 429, 429, 429]
+        jobs = [
+            in_thread(lambda: statuses.append(infer_once(server, key, "first"))) for _ in range(6)
+        ]
+        eventually(lambda: len(statuses) == 4, "all but two have their responses")
+        first.release()
+        for job in jobs:
+            job.result(60)
+        assert statuses == [429, 429, 429, 429, 200, 200]
         clients = [Client(server) for _ in range(2)]
         for client in clients:
             headers = bearer(key)
-            client.connection.request("POST", "/v2/models/slow/infer", ANY, headers)
-        eventually(lambda: infer_once(server, key) == 429, "both places are taken")
+            client.connection.request("POST", "/v2/models/second/infer", ANY, headers)
+        eventually(lambda: pending(server, "second") == 1, "one is executed, one waits")
+        assert infer_once(server, key) == 429
         for pid in frontends(server):
             os.kill(pid, signal.SIGKILL)
         eventually(lambda: len(frontends(server)) == 2, "the frontends are replaced")
         eventually(lambda: infer_once(server, key) == 200, "the places are free")
+        second.release()
         for client in clients:
             client.close()
 

@@ -24,7 +24,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 
 from tests.certificates import make_certificates
-from tests.server.gates import eventually
+from tests.server.gates import Hold, eventually, pending
 from tests.server.harness import (
     Server,
     frontends,
@@ -426,15 +426,17 @@ def test_a_killed_frontend_takes_only_its_own_connections(server: Server, connec
 
 
 def test_requests_of_a_killed_frontend_leave_the_queue(tmp_path: Path, connect: Connect) -> None:
-    write_model(tmp_path, "slow", "slow", execute="time.sleep(1.0)")
+    hold = Hold(tmp_path)
+    write_model(tmp_path, "slow", "slow", execute=hold.statement)
     with naiad([str(tmp_path)], ["--frontend-processes=2"]) as server:
         eventually(lambda: len(frontends(server)) == 2, "both frontends run")
         clients = connect(server, 6)
         for client in clients:
             client.connection.request("POST", "/v2/models/slow/infer", ANY)
-        killed = frontends(server)[0]
-        time.sleep(0.5)
-        os.kill(killed, signal.SIGKILL)
+        eventually(lambda: pending(server, "slow") == 5, "one is executed, the others wait")
+        os.kill(frontends(server)[0], signal.SIGKILL)
+        eventually(lambda: pending(server, "slow") <= 3, "those of the killed frontend are gone")
+        hold.release()
         outcomes = []
         for client in clients:
             try:
@@ -610,15 +612,20 @@ def test_a_server_process_that_was_stopped_for_long_keeps_its_frontends(server: 
 def test_requests_in_flight_are_finished_when_the_server_stops(
     tmp_path: Path, connect: Connect
 ) -> None:
-    write_model(tmp_path, "slow", "slow", execute="time.sleep(1.0)")
+    hold = Hold(tmp_path)
+    write_model(tmp_path, "slow", "slow", execute=hold.statement)
     with naiad([str(tmp_path)], ["--frontend-processes=2"]) as server:
         eventually(lambda: len(frontends(server)) == 2, "both frontends run")
         pids = process_tree(server.pid)
         clients = connect(server, 3)
         for client in clients:
             client.connection.request("POST", "/v2/models/slow/infer", ANY)
-        time.sleep(0.3)
+        eventually(lambda: pending(server, "slow") == 2, "one is executed, two wait")
         server.process.send_signal(signal.SIGTERM)
+        eventually(
+            lambda: any("Timeout 30: Found" in line for line in server.lines), "the server stops"
+        )
+        hold.release()
         assert [client.connection.getresponse().status for client in clients] == [200] * 3
         assert server.wait_exit() == 0
         assert not wait_gone(pids)
