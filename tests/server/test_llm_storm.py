@@ -281,11 +281,17 @@ def test_a_thousand_requests_leave_nothing_behind(server: Server) -> None:
     eventually(lambda: metric(server, "vllm:num_requests_running", "stormy") == 0, "nothing runs")
     before, preempted = footprint(server), metric(server, "vllm:num_preemptions_total", "stormy")
     ended = metric(server, "vllm:request_success_total", "stormy", finished_reason="length")
-    plans = [draw(number) for number in range(NUM_REQUESTS - 1)]
-    # Its completions alone need more blocks than there are, however slow the other clients are.
-    sampling = {"temperature": 1.5, "ignore_eos": True, "seed": NUM_REQUESTS}
-    plans.append(Plan(NUM_REQUESTS, "openai", "all at once", 100, 8, sampling, None))
+    plans = [draw(number) for number in range(NUM_REQUESTS)]
     clients = storm(server, plans)
+    # All clients begin at once, and three of these requests need more blocks than there are: some
+    # are preempted, however many of the others ran at the same time.
+    sampling = {"temperature": 1.5, "ignore_eos": True, "seed": NUM_REQUESTS}
+    long = [
+        Plan(NUM_REQUESTS + at, "openai", "all at once", 200, 1, sampling, None)
+        for at in range(NUM_CLIENTS)
+    ]
+    clients += storm(server, long)
+    plans += long
     assert not [failure for client in clients for failure in client.failures]
     assert sum(client.num_completions for client in clients) == sum(
         plan.n for plan in plans if plan.leaves_after is None
