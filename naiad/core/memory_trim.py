@@ -64,7 +64,7 @@ class MemoryTrim:
 class IdleTrim:
     """For a process that holds memory which no budget counts, such as what waits for another
     process. A trim is due while the process is larger than it was, and idle. What is in use cannot
-    be trimmed, so a trim in vain is repeated after growing delays."""
+    be trimmed, so a trim that frees nothing is repeated after growing delays."""
 
     def __init__(
         self,
