@@ -24,6 +24,9 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     activations: str = "float32"
     """float32, int8. int8 rounds the inputs of some matrices of a GGUF file to eight bits on the
     OpenVINO engine: faster at many requests, and less exact (docs/llm-backend.md)."""
+    use_split_head: bool = True
+    """Multiplies the head of a GGUF file as bytes on the OpenVINO engine, without a loss, where the
+    processor has instructions for that (docs/llm-backend.md)."""
     load_format: str = "auto"
     """auto: the checkpoint's weights; dummy: random ones of its shape, for measurements. Then
     config.json is enough."""

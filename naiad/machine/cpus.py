@@ -12,6 +12,8 @@ from pathlib import Path
 CGROUPS = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
 NODES = Path("/sys/devices/system/node")
+PROCESSORS = Path("/proc/cpuinfo")
+BYTE_PRODUCTS = {"avx512_vnni", "avx_vnni"}
 
 
 def usable_cpus() -> int:
@@ -32,6 +34,17 @@ def choose_cores(cores: Sequence[int], count: int, name: str, index: int) -> lis
     spread over the machine, and a restart chooses the same cores."""
     start = zlib.crc32(name.encode()) + index * count
     return sorted({cores[(start + offset) % len(cores)] for offset in range(count)})
+
+
+def multiplies_bytes() -> bool:
+    """The processor has instructions that multiply bytes and add the products up, and Linux names
+    them."""
+    try:
+        lines = PROCESSORS.read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return not BYTE_PRODUCTS.isdisjoint(flags.split())
 
 
 def largest_node_cpus() -> int:

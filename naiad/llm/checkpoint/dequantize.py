@@ -150,3 +150,5 @@ _QUANTIZED: dict[str, tuple[int, Callable[[Any], Groups]]] = {
     "Q8_0": (32, _q8_0),
     "Q4_K": (256, _q4_k), "Q5_K": (256, _q5_k), "Q6_K": (256, _q6_k),
 }  # fmt: skip
+SYMMETRIC = {"Q5_0": 32, "Q8_0": 32, "Q6_K": 16}
+"""Types without offsets, and the sizes of their groups."""

@@ -26,9 +26,10 @@ import openvino_genai
 from naiad.errors import unavailable
 from naiad.llm.checkpoint.gguf_file import GgufFile
 from naiad.llm.models.decoder_config import DecoderConfig
+from naiad.llm.openvino.form import ModelForm
 from naiad.llm.openvino.model import build_model
 
-VERSION = 2
+VERSION = 3
 """Version of the files that this module and model.py write. A change makes another folder."""
 MODEL = "openvino_model.xml"
 WEIGHTS = "openvino_model.bin"
@@ -60,12 +61,10 @@ def convert(
     config: DecoderConfig,
     cache: Path,
     log: Log,
-    *,
-    rounds_inputs: bool = False,
+    form: ModelForm,
 ) -> Conversion:
     """Raises NaiadError."""
-    form = "int8" if rounds_inputs else "float32"
-    name = f"{_sha256(path)}-{VERSION}-{form}-{openvino.__version__.split('-')[0]}"
+    name = f"{_sha256(path)}-{VERSION}-{form.name}-{openvino.__version__.split('-')[0]}"
     target = cache / "openvino" / name
     if target.exists():
         if _is_whole(target):
@@ -77,7 +76,7 @@ def convert(
             made = Path(parent) / "made"
             made.mkdir()
             log(f"converting '{path.name}' for OpenVINO, kept in '{target}'")
-            _write(file, config, made, rounds_inputs)
+            _write(file, config, made, form)
             _put(made, target)
         return Conversion(target)
     except OSError as error:
@@ -85,15 +84,15 @@ def convert(
             f"the converted model cannot be kept in '{target.parent}' ({_reason(error)}): it is "
             "made again at every start"
         )
-    return _convert_for_now(path, file, config, rounds_inputs)
+    return _convert_for_now(path, file, config, form)
 
 
 def _convert_for_now(
-    path: Path, file: GgufFile, config: DecoderConfig, rounds_inputs: bool
+    path: Path, file: GgufFile, config: DecoderConfig, form: ModelForm
 ) -> Conversion:
     try:
         made = Conversion(Path(tempfile.mkdtemp(prefix="naiad-")), is_temporary=True)
-        _write(file, config, made.folder, rounds_inputs)
+        _write(file, config, made.folder, form)
     except OSError as error:
         raise unavailable(
             f"'{path.name}' cannot be converted for OpenVINO: neither the cache nor "
@@ -103,9 +102,9 @@ def _convert_for_now(
     return made
 
 
-def _write(file: GgufFile, config: DecoderConfig, folder: Path, rounds_inputs: bool) -> None:
+def _write(file: GgufFile, config: DecoderConfig, folder: Path, form: ModelForm) -> None:
     """Raises OSError when there is no room."""
-    model = build_model(file, config, rounds_inputs=rounds_inputs)
+    model = build_model(file, config, form)
     num_bytes = sum(
         node.get_byte_size() for node in model.get_ops() if node.get_type_name() == "Constant"
     )

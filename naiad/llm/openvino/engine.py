@@ -25,10 +25,12 @@ from naiad.llm.engine_statistics import EngineLoad, EngineStatistics
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
 from naiad.llm.openvino.checkpoint import OpenvinoCheckpoint, read_checkpoint
 from naiad.llm.openvino.conversion import Conversion, convert
+from naiad.llm.openvino.form import choose_form
 from naiad.llm.openvino.key_places import KeyPlaces
 from naiad.llm.openvino.sequence import OpenvinoSequence, build_sequences
 from naiad.llm.request_shares import RequestShares
 from naiad.llm.text.tokenizer import Tokenizer
+from naiad.machine.cpus import multiplies_bytes
 
 BLOCK_SIZE = 32
 """Tokens in a block of the KV cache of OpenVINO's CPU plugin."""
@@ -46,8 +48,6 @@ EXACT = {
 """OpenVINO's own choice, eight-bit activations or bfloat16 where the processor has them, chooses
 another token than float32 does at one place in twenty; in a small model a chat then goes another
 way within its first words (bench/llm_agreement.py)."""
-MIXED = {**EXACT, "DYNAMIC_QUANTIZATION_GROUP_SIZE": "16"}
-"""Rounds the inputs of the matrices that model.py lets it round, and of no others."""
 
 Log = Callable[[str], None]
 
@@ -360,18 +360,17 @@ def open_openvino(
     kept. Raises NaiadError."""
     settings.check()
     checkpoint = read_checkpoint(path)
-    rounds_inputs = settings.activations == "int8"
-    if rounds_inputs and checkpoint.gguf is None:
+    if settings.activations == "int8" and checkpoint.gguf is None:
         raise invalid_arg(
             f"activations is 'int8', which is for GGUF files; '{path.name}' is OpenVINO IR"
         )
-    properties = MIXED if rounds_inputs else EXACT
-    conversion = (
-        None
-        if checkpoint.gguf is None
-        else convert(path, *checkpoint.gguf, cache, log, rounds_inputs=rounds_inputs)
-    )
-    folder = path if conversion is None else conversion.folder
+    folder, conversion, properties = path, None, EXACT
+    if checkpoint.gguf is not None:
+        form = choose_form(*checkpoint.gguf, settings, multiplies_bytes())
+        conversion = convert(path, *checkpoint.gguf, cache, log, form)
+        folder = conversion.folder
+        # Rounds the inputs of the matrices that model.py lets it round, and of no others.
+        properties = {**EXACT, "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(form.byte_group)}
     num_kv_blocks = settings.num_kv_blocks or _num_blocks(
         checkpoint, settings.kv_cache_bytes or DEFAULT_KV_BYTES
     )

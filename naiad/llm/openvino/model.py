@@ -8,9 +8,10 @@ Rule: the matrices keep what the file has: a quantized one its integers, and for
       Q4_K to whole numbers, which moves groups by up to half a step and makes a small model talk
       nonsense; it is not used.
 
-A zero point in float32 also keeps OpenVINO from rounding the inputs of a matrix to eight bits. With
-`rounds_inputs` the matrices of ROUNDED get whole zero points instead, and integers that are
-multiples of the file's: of Q4_1, the zero points then move by 0.004 of a step.
+A zero point in float32 also keeps OpenVINO from rounding the inputs of a matrix to eight bits. A
+form (form.py) may allow it: with `rounds_inputs` the matrices of ROUNDED get whole zero points, and
+integers that are multiples of the file's: of Q4_1, the zero points then move by 0.004 of a step.
+With `splits_head` the head has no zero points, and each of its input rows comes as two.
 
 The shapes of the subgraphs matter: OpenVINO knows the norm, the rotation, the compressed matrix and
 the attention with its past by their patterns, and replaces each by one kernel.
@@ -32,26 +33,28 @@ from naiad.llm.checkpoint.gguf_config import hugging_face_names, stored_rows
 from naiad.llm.checkpoint.gguf_file import GgufFile, GgufTensor
 from naiad.llm.models.decoder_config import DecoderConfig
 from naiad.llm.models.rope import rope_frequencies
+from naiad.llm.openvino.form import EMBEDDINGS, HEAD, ModelForm
 
 LAST = np.int64((1 << 63) - 1)
 ROUNDED = ("o_proj.weight", "gate_proj.weight", "up_proj.weight", "down_proj.weight")
 """Queries, keys, values and the head are more sensitive for their size (bench/RESULTS.md)."""
+SAMPLED = "sampled_tokens_indices"
+TINY = 1e-30
+"""Keeps a group of zeros from a division by zero."""
 MAX_ZERO_POINT_ERROR = 0.02
 """In steps, the mean over a matrix."""
 Node = Any
 """openvino.Node, or one of its outputs."""
 
 
-def build_model(
-    file: GgufFile, config: DecoderConfig, *, rounds_inputs: bool = False
-) -> openvino.Model:
+def build_model(file: GgufFile, config: DecoderConfig, form: ModelForm) -> openvino.Model:
     """Raises NaiadError when a tensor is missing or has the wrong shape."""
-    return _Builder(_Weights(file, config, rounds_inputs), config).build()
+    return _Builder(_Weights(file, config, form.rounds_inputs), config, form).build()
 
 
 class ZeroPoints(NamedTuple):
     """value = scale * (integer - zero point). `integers` is [groups, size], of bytes without sign;
-    the others are [groups, 1]."""
+    the others are [groups, 1]. Of a matrix: [rows, groups, size] and [rows, groups, 1]."""
 
     integers: NDArray[Any]
     scales: NDArray[np.float32]
@@ -72,23 +75,35 @@ class _Weights:
 
     def matrix(self, name: str, rows: int, columns: int) -> Node:
         entry = self._entry(name, (rows, columns))
-        order = stored_rows(self._config, name)
         if not is_quantized(entry.kind):
-            return self._plain_matrix(entry, order)
+            return self._plain_matrix(entry, stored_rows(self._config, name))
+        return _zero_point_matrix(self._points(name, rows, columns))
+
+    def joined_matrix(self, sizes: dict[str, int], columns: int) -> Node | None:
+        """The rows of several matrices as those of one. `sizes` has their numbers of rows by their
+        names. None where their types differ."""
+        kinds = {self._entry(name, (rows, columns)).kind for name, rows in sizes.items()}
+        if len(kinds) > 1 or not is_quantized(kinds.pop()):
+            return None
+        parts = [self._points(name, rows, columns) for name, rows in sizes.items()]
+        return _zero_point_matrix(ZeroPoints(*map(np.concatenate, zip(*parts, strict=True))))
+
+    def symmetric_matrix(self, name: str, rows: int, columns: int) -> Node:
+        """Of a type without offsets: its own integers, without zero points."""
+        entry = self._entry(name, (rows, columns))
+        groups = read_groups(entry.kind, self._file.raw(entry), entry.shape)
+        values = ops.convert(
+            ops.constant(np.ascontiguousarray(_by_rows(groups.integers, rows))), np.float32
+        )
+        return _scaled(values, _by_rows(groups.scales, rows))
+
+    def _points(self, name: str, rows: int, columns: int) -> ZeroPoints:
+        entry = self._entry(name, (rows, columns))
+        order = stored_rows(self._config, name)
         points = with_zero_points(read_groups(entry.kind, self._file.raw(entry), entry.shape))
         if self._rounds_inputs and name.endswith(ROUNDED):
             points = with_whole_zero_points(points) or points
-        size = points.integers.shape[1]
-        shape = (rows, columns // size, size)
-        integers = _in_order(points.integers.reshape(shape), order)
-        scales = _in_order(points.scales.reshape(rows, -1, 1), order)
-        zero_points = _in_order(points.zero_points.reshape(rows, -1, 1), order)
-        values = ops.subtract(
-            ops.convert(_integer_constant(integers), np.float32), _as_float32(zero_points)
-        )
-        return ops.reshape(
-            ops.multiply(values, ops.constant(scales)), _integers(rows, columns), special_zero=False
-        )
+        return ZeroPoints(*(_in_order(_by_rows(part, rows), order) for part in points))
 
     def _plain_matrix(self, entry: GgufTensor, order: NDArray[np.intp] | None) -> Node:
         values = _in_order(dequantize(entry.kind, self._file.raw(entry), entry.shape), order)
@@ -116,15 +131,20 @@ class _Weights:
 
 
 class _Builder:
-    def __init__(self, weights: _Weights, config: DecoderConfig) -> None:
+    def __init__(self, weights: _Weights, config: DecoderConfig, form: ModelForm) -> None:
         self._weights = weights
         self._config = config
+        self._form = form
         self._inputs = {
             "input_ids": ops.parameter([-1, -1], np.int64, name="input_ids"),
             "attention_mask": ops.parameter([-1, -1], np.int64, name="attention_mask"),
             "position_ids": ops.parameter([-1, -1], np.int64, name="position_ids"),
             "beam_idx": ops.parameter([-1], np.int32, name="beam_idx"),
         }
+        if form.splits_head:
+            # The rows that need logits. OpenVINO GenAI sets it where a model has it, and adds it
+            # to the models whose head it knows, which is a product at the end.
+            self._inputs[SAMPLED] = ops.parameter([-1], np.int64, name=SAMPLED)
         for name, parameter in self._inputs.items():
             parameter.output(0).set_names({name})
         self._batch = ops.gather(ops.shape_of(self._inputs["input_ids"]), _integers(0), _integer(0))
@@ -133,31 +153,54 @@ class _Builder:
         self._sinks: list[Node] = []
 
     def build(self) -> openvino.Model:
-        config, weights = self._config, self._weights
-        table = weights.matrix("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
+        config = self._config
+        table = self._table(EMBEDDINGS, is_head=config.tie_embeddings)
         stream = ops.gather(table, ops.convert(self._inputs["input_ids"], np.int32), _integer(0))
         for layer in range(config.num_layers):
             stream = self._layer(stream, f"model.layers.{layer}.", layer)
-        stream = self._norm(stream, "model.norm", config.hidden_size)
-        head = (
-            table
-            if config.tie_embeddings
-            else weights.matrix("lm_head.weight", config.vocab_size, config.hidden_size)
-        )
-        logits = ops.result(ops.matmul(stream, head, False, True), name="logits")
+        if self._form.splits_head:
+            # After OpenVINO's rewriting for paged attention the first axis is that of all tokens.
+            stream = ops.gather(stream, self._inputs[SAMPLED], _integer(0))
+        normed = self._norm(stream, "model.norm", config.hidden_size)
+        head = table if config.tie_embeddings else self._table(HEAD, is_head=True)
+        logits = ops.result(self._head(normed, head), name="logits")
         logits.output(0).set_names({"logits"})
         return openvino.Model([logits], self._sinks, list(self._inputs.values()), "naiad")
+
+    def _table(self, name: str, *, is_head: bool) -> Node:
+        config, weights = self._config, self._weights
+        if is_head and self._form.splits_head:
+            return weights.symmetric_matrix(name, config.vocab_size, config.hidden_size)
+        return weights.matrix(name, config.vocab_size, config.hidden_size)
+
+    def _head(self, x: Node, matrix: Node) -> Node:
+        if not self._form.splits_head:
+            return ops.matmul(x, matrix, False, True)
+        halves = ops.split(ops.matmul(self._split(x), matrix, False, True), _integer(0), 2)
+        return ops.add(halves.output(0), halves.output(1))
+
+    def _split(self, x: Node) -> Node:
+        """Each row as two whose sum it is: what eight bits hold of it, and the rest. OpenVINO
+        rounds both to eight bits, by the largest value of a group: the first one loses nothing, and
+        the second one 1/254 of what is left."""
+        size, group = self._config.hidden_size, self._form.byte_group
+        groups = ops.reshape(x, _integers(0, 0, size // group, group), special_zero=True)
+        largest = ops.reduce_max(ops.abs(groups), _order(-1), keep_dims=True)
+        step = ops.add(
+            ops.multiply(largest, ops.constant(np.float32(1 / 127))),
+            ops.constant(np.float32(TINY)),
+        )
+        upper = ops.multiply(ops.round(ops.divide(groups, step), "half_to_even"), step)
+        both = ops.concat([upper, ops.subtract(groups, upper)], 0)
+        return ops.reshape(both, _integers(0, 0, size), special_zero=True)
 
     def _layer(self, stream: Node, prefix: str, index: int) -> Node:
         config = self._config
         normed = self._norm(stream, f"{prefix}input_layernorm", config.hidden_size)
-        query = self._heads(
-            normed, f"{prefix}self_attn.q_proj", f"{prefix}self_attn.q_norm", config.num_heads
-        )
-        key = self._heads(
-            normed, f"{prefix}self_attn.k_proj", f"{prefix}self_attn.k_norm", config.num_kv_heads
-        )
-        value = self._heads(normed, f"{prefix}self_attn.v_proj", "", config.num_kv_heads)
+        queries, keys, values = self._attention_inputs(normed, f"{prefix}self_attn.")
+        query = self._heads(queries, f"{prefix}self_attn.q_norm", config.num_heads)
+        key = self._heads(keys, f"{prefix}self_attn.k_norm", config.num_kv_heads)
+        value = self._heads(values, "", config.num_kv_heads)
         keys = self._with_past(f"past_key_values.{index}.keypresent.{index}.key", self._rotate(key))
         values = self._with_past(f"past_key_values.{index}.valuepresent.{index}.value", value)
         scale = ops.constant(np.float32(config.attention_scale))
@@ -192,13 +235,38 @@ class _Builder:
             ),
         )
 
+    def _attention_inputs(self, x: Node, prefix: str) -> list[Node]:
+        """Queries, keys and values, [batch, tokens, size]. They are one product where their
+        matrices have one type: the matrices of keys and values are too small for several
+        threads."""
+        config, weights = self._config, self._weights
+        kv_size = config.num_kv_heads * config.head_dim
+        sizes = {"q_proj": config.q_size, "k_proj": kv_size, "v_proj": kv_size}
+        names = [f"{prefix}{name}" for name in sizes]
+        matrix = weights.joined_matrix(
+            {f"{prefix}{name}.weight": size for name, size in sizes.items()}, config.hidden_size
+        )
+        biased = [name for name in names if weights.has(f"{name}.bias")]
+        if matrix is None or 0 < len(biased) < len(names):
+            return [
+                self._linear(x, name, size, config.hidden_size)
+                for name, size in zip(names, sizes.values(), strict=True)
+            ]
+        product = ops.matmul(x, matrix, False, True)
+        if biased:
+            vectors = [
+                weights.vector(f"{name}.bias", size)
+                for name, size in zip(names, sizes.values(), strict=True)
+            ]
+            product = _plus(product, np.concatenate(vectors))
+        parts = ops.variadic_split(product, _integer(-1), _integers(*sizes.values()))
+        return [parts.output(index) for index in range(len(sizes))]
+
     def _linear(self, x: Node, name: str, rows: int, columns: int) -> Node:
         product = ops.matmul(x, self._weights.matrix(f"{name}.weight", rows, columns), False, True)
         if not self._weights.has(f"{name}.bias"):
             return product
-        return ops.add(
-            product, ops.constant(self._weights.vector(f"{name}.bias", rows).reshape(1, 1, -1))
-        )
+        return _plus(product, self._weights.vector(f"{name}.bias", rows))
 
     def _norm(self, x: Node, name: str, size: int) -> Node:
         squares = ops.reduce_mean(
@@ -208,10 +276,9 @@ class _Builder:
         scaled = ops.multiply(ops.divide(ops.constant(np.float32(1)), root), x)
         return ops.multiply(scaled, ops.constant(self._weights.vector(f"{name}.weight", size)))
 
-    def _heads(self, x: Node, name: str, norm: str, num_heads: int) -> Node:
+    def _heads(self, rows: Node, norm: str, num_heads: int) -> Node:
         """[batch, heads, tokens, head_dim], normalized where the family does that."""
         config = self._config
-        rows = self._linear(x, name, num_heads * config.head_dim, config.hidden_size)
         heads = ops.reshape(rows, _integers(0, 0, num_heads, config.head_dim), special_zero=True)
         if norm and config.qk_norm is not None:
             heads = self._norm(heads, norm, config.head_dim)
@@ -280,6 +347,33 @@ class _Builder:
         length = ops.gather(ops.shape_of(self._inputs["attention_mask"]), _integer(1), _integer(0))
         keys = ops.unsqueeze(ops.range(_integer(0), length, _integer(1), "i64"), _integers(0, 1, 2))
         return ops.less_equal(keys, ops.unsqueeze(self._inputs["position_ids"], _integers(1, 3)))
+
+
+def _zero_point_matrix(points: ZeroPoints) -> Node:
+    values = ops.subtract(
+        ops.convert(_integer_constant(points.integers), np.float32),
+        _as_float32(points.zero_points),
+    )
+    return _scaled(values, points.scales)
+
+
+def _scaled(values: Node, scales: NDArray[np.float32]) -> Node:
+    """[rows, groups, size] -> [rows, columns]."""
+    rows, num_groups, size = values.output(0).get_shape()
+    return ops.reshape(
+        ops.multiply(values, ops.constant(np.ascontiguousarray(scales))),
+        _integers(rows, num_groups * size),
+        special_zero=False,
+    )
+
+
+def _plus(product: Node, bias: NDArray[np.float32]) -> Node:
+    return ops.add(product, ops.constant(bias.reshape(1, 1, -1)))
+
+
+def _by_rows(values: NDArray[Any], rows: int) -> NDArray[Any]:
+    """[groups, n] -> [rows, groups of a row, n]."""
+    return values.reshape(rows, -1, values.shape[1])
 
 
 def _in_order(values: NDArray[Any], order: NDArray[np.intp] | None) -> NDArray[Any]:

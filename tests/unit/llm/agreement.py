@@ -241,6 +241,8 @@ def openvino_logits(
             "block_indices_begins": np.array([0, num_blocks], np.int32),
             "max_context_len": np.array(count, np.int32),
         }
+        if any("sampled_tokens_indices" in port.names for port in compiled.inputs):
+            values["sampled_tokens_indices"] = np.arange(count, dtype=np.int64)
         for name, value in values.items():
             request.set_tensor(name, openvino.Tensor(value))
         request.infer()

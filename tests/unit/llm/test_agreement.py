@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch (the llm extra)")
@@ -137,6 +138,31 @@ def test_openvino_with_rounded_activations_stays_near(kind: str, tmp_path: Path)
     assert found.mean_kl < MAX_KL, found
 
 
+@pytest.mark.parametrize("kind", ["Q8_0", "Q5_0", "Q6_K"])
+def test_a_split_head_loses_nothing(kind: str, tmp_path: Path) -> None:
+    """OpenVINO rounds the inputs of the head to eight bits; that each row goes in twice makes up
+    for it. With one row each, logits of these models differ by 1/250 of the largest."""
+    pytest.importorskip("openvino_genai", reason="needs openvino-genai (the openvino-llm extra)")
+    from naiad.llm.openvino.checkpoint import read_checkpoint
+    from naiad.llm.openvino.conversion import convert
+    from naiad.llm.openvino.engine import EXACT
+    from naiad.llm.openvino.form import ModelForm, choose_form
+
+    path = tmp_path / "model.gguf"
+    write(path, "llama", [kind])
+    found = read_checkpoint(path).gguf
+    assert found is not None
+    logits = []
+    for form in (ModelForm(), choose_form(*found, EngineSettings(), multiplies_bytes=True)):
+        folder = convert(path, *found, tmp_path / "cache", lambda text: None, form).folder
+        properties = {**EXACT, "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(form.byte_group)}
+        logits.append(agreement.openvino_logits(folder, 1, properties))
+    plain, split = logits
+    for chunk in chunks():
+        expected = plain(chunk)
+        assert np.abs(expected - split(chunk)).max() < 1e-4 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "llama"])
 def test_both_engines_on_every_architecture(name: str, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
@@ -150,8 +176,6 @@ def test_both_engines_on_every_architecture(name: str, tmp_path: Path) -> None:
 def add_rope_factors(path: Path, model: Any) -> None:
     """Llama 3.1's way: each frequency has a factor of its own in the file. Here all of them are the
     linear scaling's."""
-    import numpy as np
-
     gguf = pytest.importorskip("gguf")
 
     reader = gguf.GGUFReader(path)
@@ -188,12 +212,13 @@ def test_openvino_on_a_folder_of_its_own_format(tmp_path: Path) -> None:
     pytest.importorskip("openvino_genai", reason="needs openvino-genai (the openvino-llm extra)")
     from naiad.llm.openvino.checkpoint import read_checkpoint
     from naiad.llm.openvino.conversion import convert
+    from naiad.llm.openvino.form import ModelForm
 
     path = tmp_path / "model.gguf"
     model = write(path, "llama", ["Q4_1"])
     found = read_checkpoint(path).gguf
     assert found is not None
-    folder = convert(path, *found, tmp_path / "cache", lambda text: None).folder
+    folder = convert(path, *found, tmp_path / "cache", lambda text: None, ModelForm()).folder
     (folder / "config.json").write_text(json.dumps(model.config.to_dict()))
     tokenizers_made.byte_level(400).save(str(folder / "tokenizer.json"))
     check_openvino(model, folder)

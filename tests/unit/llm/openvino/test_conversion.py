@@ -20,6 +20,7 @@ from naiad.llm.checkpoint.dequantize import Groups
 from naiad.llm.openvino import conversion, model
 from naiad.llm.openvino.checkpoint import read_checkpoint
 from naiad.llm.openvino.conversion import MODEL, WEIGHTS, Conversion, convert
+from naiad.llm.openvino.form import ModelForm
 from tests.unit.llm import openvino_gguf, test_gguf
 
 
@@ -28,11 +29,16 @@ def checkpoint(tmp_path: Path) -> Path:
     return openvino_gguf.write(tmp_path / "tiny.gguf")
 
 
-def run(path: Path, cache: Path, *, rounds_inputs: bool = False) -> tuple[Conversion, list[str]]:
+EXACT = ModelForm()
+SPLIT = ModelForm(splits_head=True, byte_group=32)
+ROUNDED = ModelForm(rounds_inputs=True, byte_group=16)
+
+
+def run(path: Path, cache: Path, form: ModelForm = EXACT) -> tuple[Conversion, list[str]]:
     found = read_checkpoint(path).gguf
     assert found is not None
     said: list[str] = []
-    return convert(path, *found, cache, said.append, rounds_inputs=rounds_inputs), said
+    return convert(path, *found, cache, said.append, form), said
 
 
 def test_it_is_made_once_and_found_by_content(checkpoint: Path, tmp_path: Path) -> None:
@@ -51,11 +57,23 @@ def test_each_form_has_a_folder(tmp_path: Path) -> None:
     made = test_gguf.tiny("Llama", hidden_size=128, tie_word_embeddings=True)
     openvino_gguf.write_model(path, made, "llama", ["Q4_1", "Q8_0"])
     exact = run(path, tmp_path / "cache")[0].folder
-    rounded = run(path, tmp_path / "cache", rounds_inputs=True)[0].folder
-    assert run(path, tmp_path / "cache")[0].folder == exact != rounded
+    rounded = run(path, tmp_path / "cache", ROUNDED)[0].folder
+    split = run(path, tmp_path / "cache", SPLIT)[0].folder
+    assert run(path, tmp_path / "cache")[0].folder == exact
+    assert len({exact, rounded, split}) == 3
     layers = made.config.num_hidden_layers
     assert zero_point_types(exact) == {"f32": 7 * layers + 1}
     assert zero_point_types(rounded) == {"f32": 3 * layers + 1, "u8": 4 * layers}
+    assert zero_point_types(split) == {"f32": 7 * layers}, "the head has none"
+
+
+def test_matrices_of_one_type_are_joined_for_attention(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    made = test_gguf.tiny("Qwen2", hidden_size=128, tie_word_embeddings=True)
+    openvino_gguf.write_model(path, made, "qwen2", ["Q8_0"])
+    folder = run(path, tmp_path / "cache")[0].folder
+    layers = made.config.num_hidden_layers
+    assert zero_point_types(folder) == {"f32": 5 * layers + 1}
 
 
 def zero_point_types(folder: Path) -> dict[str, int]:
