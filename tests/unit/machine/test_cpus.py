@@ -86,3 +86,23 @@ def test_the_largest_numa_node_counts_only_cpus_of_the_affinity_mask(
         (tmp_path / name).mkdir()
         (tmp_path / name / "cpulist").write_text(text)
     assert cpus.largest_node_cpus() == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "multiplies"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_vnni\n", True),
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx_vnni\n", True),
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f\nbugs\t\t: avx_vnni\n", False),
+        ("processor\t: 0\nFeatures\t: fp asimd\n", False),
+        (None, False),
+    ],
+)
+def test_products_of_bytes_are_a_flag_of_the_processor(
+    text: str | None, multiplies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cpuinfo"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setattr(cpus, "PROCESSORS", path)
+    assert cpus.multiplies_bytes() is multiplies

@@ -22,7 +22,7 @@ from naiad.llm.engine_settings import EngineSettings
 from naiad.llm.generation import EbnfGrammar, FinishReason, GenerationRequest, Grammar, TokenOutput
 from naiad.llm.openvino.engine import OpenvinoEngine, open_openvino
 from naiad.llm.parameters import SamplingParameters
-from tests.unit.llm import openvino_gguf
+from tests.unit.llm import openvino_gguf, test_gguf
 from tests.unit.llm.engines import Gatherer
 
 PROMPT = "the tokens of a tiny model"
@@ -367,3 +367,19 @@ def test_another_key_runs_next_and_paused_completions_lose_nothing(checkpoint: P
 def keyed(request: GenerationRequest, key_id: str) -> GenerationRequest:
     request.key_id = key_id
     return request
+
+
+def test_chunks_of_a_prompt_need_no_logits_of_a_split_head(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.gguf"
+    made = test_gguf.tiny("Llama", hidden_size=128, tie_word_embeddings=True)
+    openvino_gguf.write_model(path, made, "llama", ["Q8_0"])
+    prompts = [[3 + index % 300 for index in range(length)] for length in (100, 32, 33, 5)]
+    completions = []
+    for use_split_head in (True, False):
+        engine = open_tiny(path, max_num_batched_tokens=32, use_split_head=use_split_head)
+        requests = [
+            request(id=str(index), prompt=prompt, max_tokens=6)
+            for index, prompt in enumerate(prompts)
+        ]
+        completions.append(run(engine, *requests).completions)
+    assert completions[0] == completions[1]
