@@ -108,7 +108,8 @@ def openvino_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
         "tiny",
         'backend: "llm"\n' + "".join(parameter(name, value) for name, value in settings.items()),
     )
-    with naiad([str(folder / "repository")]) as server:
+    cache = {"NAIAD_CACHE": str(folder / "cache")}
+    with naiad([str(folder / "repository")], environment=cache) as server:
         yield server
 
 
