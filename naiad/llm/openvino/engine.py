@@ -25,7 +25,7 @@ from naiad.llm.engine_statistics import EngineLoad, EngineStatistics
 from naiad.llm.generation import FinishReason, GenerationRequest, TokenLogprobs, TokenOutput
 from naiad.llm.openvino.checkpoint import OpenvinoCheckpoint, read_checkpoint
 from naiad.llm.openvino.conversion import Conversion, convert
-from naiad.llm.openvino.form import choose_form
+from naiad.llm.openvino.form import ModelForm, choose_form
 from naiad.llm.openvino.key_places import KeyPlaces
 from naiad.llm.openvino.sequence import OpenvinoSequence, build_sequences
 from naiad.llm.request_shares import RequestShares
@@ -353,6 +353,11 @@ def _last_line(error: Exception) -> str:
     return lines[-1].strip() if lines else "no reason given"
 
 
+def pipeline_properties(form: ModelForm) -> dict[str, str]:
+    """OpenVINO rounds the inputs of the matrices that model.py lets it round, and of no others."""
+    return {**EXACT, "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(form.byte_group)}
+
+
 def open_openvino(
     path: Path, settings: EngineSettings, num_threads: int, cache: Path, log: Log
 ) -> OpenvinoEngine:
@@ -369,8 +374,7 @@ def open_openvino(
         form = choose_form(*checkpoint.gguf, settings, multiplies_bytes())
         conversion = convert(path, *checkpoint.gguf, cache, log, form)
         folder = conversion.folder
-        # Rounds the inputs of the matrices that model.py lets it round, and of no others.
-        properties = {**EXACT, "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(form.byte_group)}
+        properties = pipeline_properties(form)
     num_kv_blocks = settings.num_kv_blocks or _num_blocks(
         checkpoint, settings.kv_cache_bytes or DEFAULT_KV_BYTES
     )

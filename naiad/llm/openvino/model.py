@@ -80,8 +80,8 @@ class _Weights:
         return _zero_point_matrix(self._points(name, rows, columns))
 
     def joined_matrix(self, sizes: dict[str, int], columns: int) -> Node | None:
-        """The rows of several matrices as those of one. `sizes` has their numbers of rows by their
-        names. None where their types differ."""
+        """One matrix with the rows of several, whose numbers of rows are in `sizes` by their names.
+        Returns None where their types differ."""
         kinds = {self._entry(name, (rows, columns)).kind for name, rows in sizes.items()}
         if len(kinds) > 1 or not is_quantized(kinds.pop()):
             return None
@@ -89,7 +89,8 @@ class _Weights:
         return _zero_point_matrix(ZeroPoints(*map(np.concatenate, zip(*parts, strict=True))))
 
     def symmetric_matrix(self, name: str, rows: int, columns: int) -> Node:
-        """Of a type without offsets: its own integers, without zero points."""
+        """The file's own integers and scales. The tensor has a type without offsets, so there are
+        no zero points."""
         entry = self._entry(name, (rows, columns))
         groups = read_groups(entry.kind, self._file.raw(entry), entry.shape)
         values = ops.convert(
@@ -201,13 +202,15 @@ class _Builder:
         query = self._heads(queries, f"{prefix}self_attn.q_norm", config.num_heads)
         key = self._heads(keys, f"{prefix}self_attn.k_norm", config.num_kv_heads)
         value = self._heads(values, "", config.num_kv_heads)
-        keys = self._with_past(f"past_key_values.{index}.keypresent.{index}.key", self._rotate(key))
-        values = self._with_past(f"past_key_values.{index}.valuepresent.{index}.value", value)
+        all_keys = self._with_past(
+            f"past_key_values.{index}.keypresent.{index}.key", self._rotate(key)
+        )
+        all_values = self._with_past(f"past_key_values.{index}.valuepresent.{index}.value", value)
         scale = ops.constant(np.float32(config.attention_scale))
         attended = ops.scaled_dot_product_attention(
             self._rotate(query),
-            self._for_all_heads(keys),
-            self._for_all_heads(values),
+            self._for_all_heads(all_keys),
+            self._for_all_heads(all_values),
             self._mask,
             scale,
         )
@@ -237,28 +240,24 @@ class _Builder:
 
     def _attention_inputs(self, x: Node, prefix: str) -> list[Node]:
         """Queries, keys and values, [batch, tokens, size]. They are one product where their
-        matrices have one type: the matrices of keys and values are too small for several
-        threads."""
+        matrices have one type: one product takes less time than three small ones."""
         config, weights = self._config, self._weights
         kv_size = config.num_kv_heads * config.head_dim
-        sizes = {"q_proj": config.q_size, "k_proj": kv_size, "v_proj": kv_size}
-        names = [f"{prefix}{name}" for name in sizes]
+        sizes = {
+            f"{prefix}q_proj": config.q_size,
+            f"{prefix}k_proj": kv_size,
+            f"{prefix}v_proj": kv_size,
+        }
         matrix = weights.joined_matrix(
-            {f"{prefix}{name}.weight": size for name, size in sizes.items()}, config.hidden_size
+            {f"{name}.weight": size for name, size in sizes.items()}, config.hidden_size
         )
-        biased = [name for name in names if weights.has(f"{name}.bias")]
-        if matrix is None or 0 < len(biased) < len(names):
-            return [
-                self._linear(x, name, size, config.hidden_size)
-                for name, size in zip(names, sizes.values(), strict=True)
-            ]
+        num_biased = sum(weights.has(f"{name}.bias") for name in sizes)
+        if matrix is None or 0 < num_biased < len(sizes):
+            return [self._linear(x, name, size, config.hidden_size) for name, size in sizes.items()]
         product = ops.matmul(x, matrix, False, True)
-        if biased:
-            vectors = [
-                weights.vector(f"{name}.bias", size)
-                for name, size in zip(names, sizes.values(), strict=True)
-            ]
-            product = _plus(product, np.concatenate(vectors))
+        if num_biased:
+            biases = [weights.vector(f"{name}.bias", size) for name, size in sizes.items()]
+            product = _plus(product, np.concatenate(biases))
         parts = ops.variadic_split(product, _integer(-1), _integers(*sizes.values()))
         return [parts.output(index) for index in range(len(sizes))]
 

@@ -145,7 +145,7 @@ def test_a_split_head_loses_nothing(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("openvino_genai", reason="needs openvino-genai (the openvino-llm extra)")
     from naiad.llm.openvino.checkpoint import read_checkpoint
     from naiad.llm.openvino.conversion import convert
-    from naiad.llm.openvino.engine import EXACT
+    from naiad.llm.openvino.engine import pipeline_properties
     from naiad.llm.openvino.form import ModelForm, choose_form
 
     path = tmp_path / "model.gguf"
@@ -155,8 +155,7 @@ def test_a_split_head_loses_nothing(kind: str, tmp_path: Path) -> None:
     logits = []
     for form in (ModelForm(), choose_form(*found, EngineSettings(), multiplies_bytes=True)):
         folder = convert(path, *found, tmp_path / "cache", lambda text: None, form).folder
-        properties = {**EXACT, "DYNAMIC_QUANTIZATION_GROUP_SIZE": str(form.byte_group)}
-        logits.append(agreement.openvino_logits(folder, 1, properties))
+        logits.append(agreement.openvino_logits(folder, 1, pipeline_properties(form)))
     plain, split = logits
     for chunk in chunks():
         expected = plain(chunk)
