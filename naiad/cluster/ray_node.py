@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from naiad.cluster.placement import ADDRESS_LABEL, NAME_LABEL
+from naiad.core.install_advice import install_command
 from naiad.errors import invalid_arg
 from naiad.files.cluster_folder import state_folder as state_folder
 from naiad.files.private_folder import private_folder, write_file
@@ -45,7 +46,7 @@ MAX_SOCKET_PATH = 40
 def require_ray() -> None:
     """Raises NaiadError. Ray is not imported here: it reads its environment when it is."""
     if importlib.util.find_spec("ray") is None:
-        raise invalid_arg("`naiad cluster` needs Ray: pip install 'naiad[ray]' on every node")
+        raise invalid_arg(f"`naiad cluster` needs Ray: {install_command('ray')}, on every node")
 
 
 def token_path() -> Path:

@@ -25,6 +25,7 @@ import msgspec
 from naiad import __version__
 from naiad.cluster.server_process import ServerProcess, digest_of, read_process
 from naiad.cluster.tokenizer_checks import TokenizerChecks
+from naiad.core.install_advice import install_command
 from naiad.errors import invalid_arg
 
 CHECK_S = 0.5
@@ -323,7 +324,7 @@ def check_node(spec: ServerSpec, folder: Path) -> None:
         )
     if spec.publishes_kv_events and importlib.util.find_spec("zmq") is None:
         raise invalid_arg(
-            "this node has no pyzmq, which KV events need: pip install 'naiad[kv-events]'"
+            f"this node has no pyzmq, which KV events need: {install_command('kv-events')}"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)

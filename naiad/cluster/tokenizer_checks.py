@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from naiad.core.install_advice import install_command
 from naiad.errors import NaiadError
 
 _Stamp: TypeAlias = tuple[int, int, int]
@@ -29,7 +30,7 @@ def tokenizer_problem(path: str) -> str:
 def _package_problem() -> str:
     for module, extra in _PACKAGES.items():
         if importlib.util.find_spec(module) is None:
-            return f"the package {module} is not installed: pip install 'naiad[{extra}]'"
+            return f"the package {module} is not installed: {install_command(extra)}"
     return ""
 
 

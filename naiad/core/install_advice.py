@@ -6,16 +6,12 @@ import shutil
 import sys
 from pathlib import Path
 
-import naiad
-
 
 def install_command(extra: str) -> str:
-    """`pip install 'naiad[onnx]'`; in a checkout, which pip knows by its folder, `'.[onnx]'`."""
-    root = Path(naiad.__file__).parent.parent
-    if not (root / "pyproject.toml").is_file():
-        return f"pip install 'naiad[{extra}]'"
+    """`pip install '.[onnx]'`: no index has the package, so pip is given the checkout's folder."""
     # Clients may see this, so it does not name the folder.
-    place = "" if root == Path.cwd() else " in the folder of Naiad's checkout"
+    in_checkout = (Path.cwd() / "naiad" / "__init__.py").is_file()
+    place = "" if in_checkout else " in the folder of Naiad's checkout"
     return f"pip install '.[{extra}]'{place}"
 
 

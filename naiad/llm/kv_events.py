@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from naiad.core.install_advice import install_command
 from naiad.errors import invalid_arg
 
 MEDIUM = "GPU"
@@ -114,8 +115,8 @@ class KvEventPublisher:
             import zmq
         except ModuleNotFoundError:
             raise invalid_arg(
-                "kv_events_endpoint needs pyzmq, which is not installed: pip install "
-                "'naiad[kv-events]'"
+                "kv_events_endpoint needs pyzmq, which is not installed: "
+                + install_command("kv-events")
             ) from None
         self._zmq = zmq
         self._topic = topic.encode()

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from naiad.core.install_advice import install_command
+
 
 class GpuReading(msgspec.Struct, frozen=True):
     """The state of one GPU. A field is None if the GPU does not report it."""
@@ -39,7 +41,7 @@ class Gpus:
             # The library is optional, and importing it is slow.
             import pynvml  # type: ignore[import-not-found,import-untyped,unused-ignore]
         except ImportError:
-            self.reason = "nvidia-ml-py is not installed: pip install 'naiad[gpu]'"
+            self.reason = f"nvidia-ml-py is not installed: {install_command('gpu')}"
             return
         try:
             pynvml.nvmlInit()

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from naiad import log
+from naiad.core.install_advice import install_command
 from naiad.errors import invalid_arg
 
 _POLL_MS = 200
@@ -107,7 +108,7 @@ class KvSubscriber:
             import zmq
         except ModuleNotFoundError:
             raise invalid_arg(
-                "kv_events needs pyzmq, which is not installed: pip install 'naiad[kv-events]'"
+                f"kv_events needs pyzmq, which is not installed: {install_command('kv-events')}"
             ) from None
         self._zmq = zmq
         self._endpoint = endpoint

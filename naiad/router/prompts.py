@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from naiad.core.install_advice import install_command
 from naiad.errors import NaiadError, invalid_arg
 from naiad.router.policies.prefix import Prompt
 
@@ -84,8 +85,8 @@ class TokenReader:
             from naiad.llm.text.chat_template import read_chat_template
         except ModuleNotFoundError as error:
             raise invalid_arg(
-                f"the tokenizer of policy 'prefix' needs {error.name}, which is not installed: pip "
-                "install 'naiad[llm]'"
+                f"the tokenizer of policy 'prefix' needs {error.name}, which is not installed: "
+                + install_command("llm")
             ) from None
         folder = path if path.is_dir() else path.parent
         file = path / "tokenizer.json" if path.is_dir() else path

@@ -881,7 +881,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[DeviceFraction, ...],
         MEMORY(
             "Reject a model with instances on this GPU if more than this fraction of the GPU's "
-            "memory is in use once the model is loaded. Requires naiad[gpu]. May be repeated.",
+            "memory is in use once the model is loaded. Requires the extra gpu. May be repeated.",
             parse=compound.model_load_gpu_limit,
             metavar="GPU:FRACTION",
         ),
@@ -933,8 +933,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str,
         ACCESS(
             "Accept signed tokens (JWT) of an identity provider, whose public keys are in this "
-            "file or at this https:// URL (a JSON Web Key Set). Requires naiad[jwt], --jwt-issuer "
-            "and --jwt-audience.",
+            "file or at this https:// URL (a JSON Web Key Set). Requires the extra jwt, "
+            "--jwt-issuer and --jwt-audience.",
             metavar="FILE|URL",
             is_extension=True,
         ),

@@ -1,5 +1,5 @@
 """A repository on the Hugging Face hub as a Bucket: hf://organisation/repository. It uses
-huggingface_hub (`pip install naiad[hub]`).
+huggingface_hub (the extra `hub`).
 
 The library handles the endpoint, the token and the listing. Bytes are requested in ranges through
 the library's HTTP client, so that resuming, progress and the cache work as for every other store.

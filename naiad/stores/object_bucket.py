@@ -1,5 +1,5 @@
-"""S3, Google Cloud Storage and Azure Blob Storage as a Bucket. It uses obstore (`pip install
-naiad[cloud]`).
+"""S3, Google Cloud Storage and Azure Blob Storage as a Bucket. It uses obstore (the
+extra `cloud`).
 
 obstore is one compiled wheel for all three (16 MB installed, 11 ms to import). The alternative,
 fsspec with s3fs, gcsfs and adlfs, is 55 packages with 126 MB.

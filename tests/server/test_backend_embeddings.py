@@ -12,7 +12,7 @@ import tritonclient.http as triton
 
 from tests.server.harness import Server, naiad
 
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install naiad[onnx])")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install '.[onnx]')")
 pytest.importorskip("tokenizers", reason="tokenizers is not installed")
 
 REPOSITORY = Path(__file__).parents[2] / "examples/embeddings/repository"

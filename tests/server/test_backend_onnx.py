@@ -21,7 +21,7 @@ from tests import onnx_file
 from tests.server import framework_repository as models
 from tests.server.harness import Server, naiad, process_name, process_tree, wait_gone
 
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install naiad[onnx])")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install '.[onnx]')")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BROKEN = {

@@ -14,7 +14,7 @@ from tests.server import framework_repository as models
 from tests.server.harness import Server, naiad
 
 openvino = pytest.importorskip(
-    "openvino", reason="OpenVINO is not installed (pip install naiad[openvino])"
+    "openvino", reason="OpenVINO is not installed (pip install '.[openvino]')"
 )
 
 

@@ -16,7 +16,7 @@ import tritonclient.http as triton
 
 from tests.server.harness import Server, naiad
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install naiad[pytorch])")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed (pip install '.[pytorch]')")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CLASS = """

@@ -16,7 +16,7 @@ from tests.onnx_file import Node, Value
 from tests.server import framework_repository as models
 from tests.server.harness import Server, naiad
 
-pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install naiad[onnx])")
+pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install '.[onnx]')")
 
 CONFIG = """
 max_batch_size: 3

@@ -40,7 +40,8 @@ class GpuLimits:
         )
         if memory is None:
             raise unavailable(
-                refusal + "cannot be checked: its memory cannot be read (is naiad[gpu] installed?)"
+                refusal
+                + "cannot be checked: its memory cannot be read (is nvidia-ml-py installed?)"
             )
         if memory.used_bytes > int(memory.total_bytes * self._fractions[device]):
             raise unavailable(refusal + "has exceeded, model loading is rejected.")

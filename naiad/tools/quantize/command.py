@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from naiad.core.install_advice import install_command
 from naiad.errors import invalid_arg
 from naiad.tools.command_context import CONTEXT
 from naiad.tools.quantize.options import LAYOUTS, QFORMATS, QuantizeOptions
@@ -110,7 +111,7 @@ def command(measure_speed: bool, **values: object) -> int:
         )
     except ImportError as error:
         raise invalid_arg(
-            f"naiad quantize needs torch and transformers ({error}): pip install 'naiad[llm]'"
+            f"naiad quantize needs torch and transformers ({error}): {install_command('llm')}"
         ) from None
     from naiad.tools.quantize.report import measure, write_report
 

@@ -85,7 +85,7 @@ def _fork(module: str, class_name: str, folder: Path, file: str) -> None:
 def _needs(package: str, extra: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(
         importlib.util.find_spec(package) is None,
-        reason=f"{package} is not installed (pip install naiad[{extra}])",
+        reason=f"{package} is not installed (pip install '.[{extra}]')",
     )
 
 

@@ -167,7 +167,7 @@ def test_a_router_that_cannot_use_a_tokenizer_compares_texts(cluster: Cluster) -
 
 
 def test_a_router_without_pyzmq_keeps_its_replicas(cluster: Cluster) -> None:
-    missing = "the package zmq is not installed: pip install 'naiad[kv-events]'"
+    missing = "the package zmq is not installed: pip install '.[kv-events]'"
     cluster.machines.tokenizers["id-other"] = {"/models/chat": missing}
     cluster.machines.without_zmq.add("id-other")
     cluster.apply(CHAT + TOKENIZER)
@@ -240,7 +240,7 @@ def test_the_supervisor_chooses_the_ports_and_reports_tokenizers(
 def test_a_node_without_pyzmq_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     spec = ServerSpec(name="s", arguments=(), publishes_kv_events=True)
-    with pytest.raises(NaiadError, match=r"no pyzmq, .*: pip install 'naiad\[kv-events\]'"):
+    with pytest.raises(NaiadError, match=r"no pyzmq, .*: pip install '\.\[kv-events\]'"):
         Supervisor(spec, tmp_path)
 
 
@@ -252,11 +252,11 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         lambda name: None if name in missing else object(),
     )
     assert tokenizer_problem("/x") == (
-        "the package tokenizers is not installed: pip install 'naiad[llm]'"
+        "the package tokenizers is not installed: pip install '.[llm]'"
     )
     missing.remove("tokenizers")
     assert tokenizer_problem("/x") == (
-        "the package zmq is not installed: pip install 'naiad[kv-events]'"
+        "the package zmq is not installed: pip install '.[kv-events]'"
     )
     missing.clear()
     assert tokenizer_problem("/x") == "there is no file '/x'"

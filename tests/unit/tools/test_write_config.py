@@ -20,7 +20,7 @@ needs_onnx = pytest.mark.skipif(
 )
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
-    reason="PyTorch is not installed (pip install naiad[pytorch])",
+    reason="PyTorch is not installed (pip install '.[pytorch]')",
 )
 
 

@@ -15,7 +15,7 @@ from tests.onnx_file import Constant, Node, Value
 from tests.unit.backends.framework import Loaded, arrays, bf16, load, parameters, request, tensor
 
 onnxruntime = pytest.importorskip(
-    "onnxruntime", reason="onnxruntime is not installed (pip install naiad[onnx])"
+    "onnxruntime", reason="onnxruntime is not installed (pip install '.[onnx]')"
 )
 
 from naiad.backends.onnx.backend import OnnxBackend  # noqa: E402

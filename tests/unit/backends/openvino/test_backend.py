@@ -14,7 +14,7 @@ from tests.onnx_file import Constant, Node, Value
 from tests.unit.backends.framework import Loaded, arrays, bf16, load, parameters, request, tensor
 
 openvino = pytest.importorskip(
-    "openvino", reason="OpenVINO is not installed (pip install naiad[openvino])"
+    "openvino", reason="OpenVINO is not installed (pip install '.[openvino]')"
 )
 
 from naiad.backends.openvino.backend import OpenvinoBackend  # noqa: E402

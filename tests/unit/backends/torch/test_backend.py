@@ -17,7 +17,7 @@ import pytest
 from naiad.errors import NaiadError
 from tests.unit.backends.framework import Loaded, arrays, bf16, load, parameters, request, tensor
 
-pytest.importorskip("torch", reason="PyTorch is not installed (pip install naiad[pytorch])")
+pytest.importorskip("torch", reason="PyTorch is not installed (pip install '.[pytorch]')")
 
 import torch
 

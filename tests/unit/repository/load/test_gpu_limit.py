@@ -60,7 +60,7 @@ async def test_memory_is_not_read_without_a_limit(arguments: LoadArguments) -> N
 async def test_a_limit_that_cannot_be_checked_rejects_the_model() -> None:
     with pytest.raises(
         NaiadError,
-        match=r"memory limit set for GPU 1 cannot be checked: .*\(is naiad\[gpu\] installed",
+        match=r"memory limit set for GPU 1 cannot be checked: .*\(is nvidia-ml-py installed",
     ) as refused:
         await GpuLimits([DeviceFraction(1, 1.0)], Reader().read).check(on_gpu(1))
     assert refused.value.code is Code.UNAVAILABLE
