@@ -8,6 +8,7 @@ Rule: a module that is slow to import is imported by the command that needs it, 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ import click
 
 from naiad.cli.serve import ServeCommand, expand_abbreviations
 from naiad.errors import NaiadError
+from naiad.machine.telemetry import switch_off_telemetry
 from naiad.settings.option import OptionError
 from naiad.settings.resolve import TRITONSERVER_DEFAULTS, suggestion
 from naiad.tools.command_context import CONTEXT
@@ -58,6 +60,7 @@ def model_analyzer() -> None:
 
 
 def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
+    switch_off_telemetry(os.environ)
     try:
         return int(command.main(list(arguments), name, standalone_mode=False) or 0)
     except OptionError as failure:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Collection, Mapping
 
+from naiad.machine.telemetry import OFF
+
 OWN_PREFIX = "NAIAD_"
 """Variables of the server itself: its options, keys of clients."""
 FOR_WORKERS = frozenset(
@@ -23,6 +25,7 @@ ALWAYS = (
     *("CONDA_PREFIX", "CUDA*", "NVIDIA_*", "NCCL_*", "OMP_*", "KMP_*", "MKL_*", "OPENBLAS_*"),
     *("TORCH*", "PYTORCH_*", "TRITON_INTERPRET", "HF_HOME", "HF_HUB_*"),
     *FOR_WORKERS,
+    *OFF,
 )
 """What interpreters, loaders and frameworks need. It always passes."""
 

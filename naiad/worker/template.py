@@ -46,6 +46,7 @@ from naiad.machine.process_tree import (
     end_children,
     kill_with_group,
 )
+from naiad.machine.telemetry import switch_off_telemetry
 from naiad.shm.arena import Arena
 from naiad.worker import worker
 from naiad.worker.channel import ANCILLARY_BYTES, READ_BYTES, descriptors
@@ -205,6 +206,7 @@ def main() -> None:
     # SIGHUP is for the server alone, too, although a service manager may send it to every process.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     leave_terminal()
+    switch_off_telemetry(os.environ)
     sock = socket.socket(fileno=fd)
     template = Template(sock, backend_name, server)
     try:

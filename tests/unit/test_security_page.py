@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from naiad.machine.telemetry import OFF
+
 ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "security.md").read_text()
 ROWS = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
-    for line in (ROOT / "docs" / "security.md").read_text().splitlines()
+    for line in PAGE[PAGE.index("## Attacks") :].splitlines()
     if line.startswith("| ") and not line.startswith(("| attack |", "| fault |"))
 ]
 
@@ -30,3 +33,7 @@ def test_the_named_tests_exist(row: list[str]) -> None:
 
 def test_there_are_rows_of_both_kinds() -> None:
     assert len(ROWS) > 45
+
+
+def test_the_page_names_every_variable_that_switches_a_report_off() -> None:
+    assert [name for name, value in OFF.items() if f"`{name}={value}`" not in PAGE] == []

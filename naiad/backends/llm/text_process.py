@@ -46,6 +46,7 @@ from naiad.backends.llm.text_work import (
     send,
 )
 from naiad.errors import Code, NaiadError, internal, invalid_arg, unavailable
+from naiad.machine.telemetry import OFF
 
 MAX_WAIT_S = 30.0
 """How long a result may take, in addition to its limit. A working process ends itself much earlier;
@@ -53,7 +54,7 @@ this is for one that gets no processor time at all."""
 MAX_OPEN_S = 120.0
 """How long the launcher may take to read a tokenizer."""
 MAX_PACKET = 1 << 16
-_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
+_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", *OFF)
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.msgpack.Decoder(TextResult)
 _REPLY_DECODER = msgspec.json.Decoder(LauncherReply)
