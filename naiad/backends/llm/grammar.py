@@ -10,7 +10,6 @@ Rule: both are built from the text that naiad.llm.grammar writes, so both engine
 from __future__ import annotations
 
 import contextlib
-import threading
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,6 +23,7 @@ from naiad.backends.llm.text_work import GrammarWork
 from naiad.core.install_advice import install_command
 from naiad.errors import NaiadError, invalid_arg
 from naiad.ipc.generation_call import GrammarCall
+from naiad.llm import import_ahead
 from naiad.llm.generation import EbnfGrammar, Grammar
 from naiad.llm.grammar.rules import MAX_PLACES, MAX_REPEATS
 from naiad.llm.grammar.schema import MAX_TEXT
@@ -40,19 +40,12 @@ one repeat. They are small because OpenVINO compiles between two steps, while al
 wait."""
 
 
-def import_library() -> threading.Thread | None:
+def import_library() -> None:
     """Imports the grammar library on a thread, meanwhile a model is loaded. Later it would hold
-    the interpreter for most of a second, and every stream would wait."""
-    if find_spec("xgrammar") is None:
-        return None
-    thread = threading.Thread(target=_import_library, name="llm-import", daemon=True)
-    thread.start()
-    return thread
-
-
-def _import_library() -> None:
-    with contextlib.suppress(Exception):  # the first request with a grammar gets the error
-        import xgrammar  # noqa: F401
+    the interpreter for most of a second, and every stream would wait. If the import fails, the
+    first request with a grammar gets the error."""
+    if find_spec("xgrammar") is not None:
+        import_ahead.start("xgrammar")
 
 
 class GrammarCompiler:

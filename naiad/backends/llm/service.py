@@ -50,6 +50,7 @@ from naiad.ipc.generation_call import (
     read_call,
 )
 from naiad.ipc.work import LoadArguments, WorkRequest, WorkResponse
+from naiad.llm import import_ahead
 from naiad.llm.generation import GenerationRequest, TokenLogprobs
 
 UNLOAD_LIMIT_S = 5.0
@@ -87,7 +88,8 @@ class LlmService:
 
         self._text_processes = TextProcesses(log)
         self._text_processes.start()
-        importing = import_library() if options.engine != "openvino" else None
+        if options.engine != "openvino":
+            import_library()
         self._shares_prefixes = options.settings.share_prefix_cache
         thread = EngineThread()
         try:
@@ -104,8 +106,7 @@ class LlmService:
             thread.end()
             self._text_processes.close()
             raise
-        if importing is not None:
-            importing.join()
+        import_ahead.join()
         if self.model.tokenizer is not None:
             self._text_processes.expect_tokenizer(self.model.tokenizer.fingerprint())
         self._grammars = GrammarCompiler(self.model, self._text_processes)

@@ -172,10 +172,11 @@ class TextServer:
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
         signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s + STUCK_CPU_S)
         if self._own_bytes:
-            memory = MAX_MEMORY_BYTES + num_bytes * TOKENIZING_MEMORY_PER_BYTE
-            resource.setrlimit(
-                resource.RLIMIT_AS, (self._own_bytes + memory, resource.RLIM_INFINITY)
-            )
+            most = self._own_bytes + MAX_MEMORY_BYTES + num_bytes * TOKENIZING_MEMORY_PER_BYTE
+            # The hard limit stays: it is the operator's (`ulimit -v`, systemd's LimitAS).
+            hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+            soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
     def _run(self, work: TextWork) -> TextResult:
         """Raises NaiadError, and whatever a template raises."""

@@ -15,6 +15,7 @@ import msgspec
 import torch
 
 from naiad.errors import invalid_arg, not_found, unsupported
+from naiad.llm import import_ahead
 from naiad.llm.accelerator import accelerator_of, choose_accelerator
 from naiad.llm.checkpoint.folder import CheckpointFolder, open_folder, read_tokenizer
 from naiad.llm.checkpoint.load_weights import Progress, ReaderMaker, load_weights
@@ -248,7 +249,8 @@ def _load_rounded(
 
 
 def _load_with_transformers(folder: CheckpointFolder, settings: EngineSettings) -> Engine:
-    # transformers takes seconds to import
+    # transformers takes seconds to import, and is never imported by two threads at once
+    import_ahead.join()
     from naiad.llm.models.transformers_model import load_transformers_model
 
     device = choose_device(settings)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -312,3 +314,21 @@ def test_the_tokenizer_counts_as_the_process_itself(
     assert len(tokens(processes, text)) == len(own.encode(text))
     with pytest.raises(NaiadError, match="needs more than 512 MiB of memory"):
         processes.run(render("{{ 'x' * 10**9 }}"))
+
+
+def test_a_hard_limit_of_address_space_is_kept() -> None:
+    """As `ulimit -v` and systemd's LimitAS set it."""
+    code = """
+import os, resource, signal
+from naiad.backends.llm.text_work import OutOfTimeError, ReadTemplateWork, TextServer
+hard = 3 << 30
+resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+server = TextServer(None)
+for own_bytes in (1 << 20, hard):
+    server._own_bytes = own_bytes
+    print(repr(server.run_limited(ReadTemplateWork("{{ 1 }}")).error))
+    soft, kept = resource.getrlimit(resource.RLIMIT_AS)
+    print(soft == min(own_bytes + (512 << 20), hard), kept == hard)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["''", "True", "True"] * 2
