@@ -30,12 +30,22 @@ class Target:
     def post(
         self, path: str, body: bytes, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
+        return self._send("POST", path, body, headers)
+
+    def put(
+        self, path: str, body: bytes, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        return self._send("PUT", path, body, headers)
+
+    def _send(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str] | None
+    ) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(
             "127.0.0.1", self.server.http_port, timeout=_LIMIT_S
         )
         try:
             self.sent_bytes += len(body)
-            connection.request("POST", path, body, dict(headers or {}))
+            connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
             return response.status, response.read()
         finally:

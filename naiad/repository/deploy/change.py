@@ -20,8 +20,8 @@ import msgspec
 
 from naiad import log
 from naiad.errors import NaiadError, internal, invalid_arg
-from naiad.repository.deploy.draft import HIDDEN_FOLDER
 
+HIDDEN_FOLDER = ".naiad"
 _STAGE = "stage-"
 LOOK = "look-"
 """The names of folders in which a model is only looked at begin so."""

@@ -29,11 +29,11 @@ from naiad.repository.config.config import ConfigOptions
 from naiad.repository.config.pbtxt import parse_text
 from naiad.repository.config.problem import InvalidConfigError
 from naiad.repository.deploy.catalogue import STARTERS
-from naiad.repository.deploy.change import LOOK, Change, link_or_copy, recover
+from naiad.repository.deploy.change import HIDDEN_FOLDER, LOOK, Change, link_or_copy, recover
 from naiad.repository.deploy.command_line import command_line
 from naiad.repository.deploy.config_text import edit_text, unified_diff
-from naiad.repository.deploy.draft import HIDDEN_FOLDER, DraftLimits, Drafts
-from naiad.repository.deploy.inspection import Readers, read_from_model
+from naiad.repository.deploy.draft import DraftLimits, Drafts
+from naiad.repository.deploy.inspection import read_from_model
 from naiad.repository.deploy.layout import Layout, plan_layout
 from naiad.repository.deploy.llm_config import llm_config
 from naiad.repository.deploy.memory_estimate import Estimate, estimate_memory
@@ -71,6 +71,7 @@ from naiad.repository.deploy.starter import starter_files
 from naiad.repository.deploy.view import ConfigView, view_config
 from naiad.repository.environment.interpreters import installed_pythons
 from naiad.repository.environment.python_environment import REQUIREMENTS
+from naiad.repository.reading_process import Readers
 from naiad.repository.scan import CONFIG_FILE, scan_model
 from naiad.worker.import_backend import BACKENDS
 
@@ -95,7 +96,7 @@ class Deployer:
         self._options = options
         self._readers = Readers(environment)
         self.limits = limits
-        self._drafts = {folder: Drafts(folder, limits) for folder in self._folders}
+        self._drafts = {folder: Drafts(folder, limits, self._readers) for folder in self._folders}
 
     @property
     def gpus(self) -> tuple[int, ...]:

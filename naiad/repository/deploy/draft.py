@@ -3,29 +3,36 @@ system.
 
 In:  pieces of files, with their offsets. Out: complete files whose contents were checked.
 A draft lives on the disk, so an upload goes on where it stopped, also after the server was killed.
-Rule: the repository does not see drafts, because their folder's name begins with a dot. What a
-      client sends is bounded, and is written only if the disk has room for all of it.
+Rules: the repository does not see drafts, because their folder's name begins with a dot. What a
+       client sends is bounded, and is written only if the disk has room for all of it. The files
+       are a tree to which the link `files` leads: an archive is unpacked into a new tree, which
+       gets the other files, too, and then takes the place of the old one in one step.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
 import shutil
 import threading
 import time
+import zipfile
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import Collection, Iterable
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from naiad.core.tensor import Buffer
-from naiad.errors import Code, NaiadError, internal, invalid_arg, not_found
-from naiad.repository.deploy.unpack import is_archive, unpack_upload
+from naiad.errors import Code, NaiadError, invalid_arg, not_found
+from naiad.repository.deploy.change import HIDDEN_FOLDER, link_or_copy
+from naiad.repository.deploy.unpack import is_archive, system_fault
 from naiad.repository.deploy.upload_check import check_content, check_path
+from naiad.repository.reading_process import Readers
+from naiad.repository.unpacking import CheckFiles, UnpackUpload, read_in_process
 
-HIDDEN_FOLDER = ".naiad"
 MAX_PIECE_BYTES = 8 << 20
 MAX_FILES = 20_000
 MAX_DRAFTS = 64
@@ -63,8 +70,11 @@ class DraftStatus(msgspec.Struct, frozen=True):
 class Drafts:
     """All methods block, and are safe in threads."""
 
-    def __init__(self, repository: Path, limits: DraftLimits) -> None:
+    def __init__(
+        self, repository: Path, limits: DraftLimits, readers: Readers | None = None
+    ) -> None:
         self._folder = repository / HIDDEN_FOLDER / "drafts"
+        self._readers = readers or Readers()
         self._limits = limits
         self._lock = threading.Lock()
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -81,10 +91,12 @@ class Drafts:
                 )
             draft_id = secrets.token_hex(8)
             try:
-                (self._folder / draft_id / "files").mkdir(parents=True, mode=0o700)
+                tree = self._new_tree(draft_id)
+                tree.mkdir(parents=True, mode=0o700)
+                self._use_tree(draft_id, tree)
                 self._write_sizes(draft_id, {})
             except OSError as error:
-                raise _failed(error) from error
+                raise system_fault(error, "the draft cannot be made") from error
             return DraftStatus(draft_id, [])
 
     def status(self, draft_id: str) -> DraftStatus:
@@ -117,7 +129,7 @@ class Drafts:
                     opened.write(piece)
                 os.utime(self._folder / draft_id)
             except OSError as error:
-                raise _failed(error) from error
+                raise system_fault(error, f"'{path}' cannot be written") from error
             if offset + len(piece) == size:
                 self._complete(draft_id, sizes, path)
         return self.status(draft_id)
@@ -128,7 +140,7 @@ class Drafts:
             sizes = self._sizes(draft_id)
             if sizes.pop(path, None) is not None:
                 self._write_sizes(draft_id, sizes)
-                self.file(draft_id, path).unlink(missing_ok=True)
+                self._unlink(draft_id, path)
         return self.status(draft_id)
 
     def remove(self, draft_id: str) -> None:
@@ -150,8 +162,7 @@ class Drafts:
                     f"'{file.path}' is not complete: {file.received} of {file.size} bytes arrived"
                 )
             files[file.path] = self.file(draft_id, file.path)
-            if not is_archive(file.path):
-                check_content(files[file.path], file.path, allow_pickle=self._limits.allow_pickle)
+        self._check({path: file for path, file in files.items() if not is_archive(path)})
         return files
 
     def file(self, draft_id: str, path: str) -> Path:
@@ -162,6 +173,9 @@ class Drafts:
     def _add_file(self, draft_id: str, sizes: dict[str, int], path: str, size: int) -> None:
         if len(sizes) >= MAX_FILES:
             raise invalid_arg(f"a model may have at most {MAX_FILES} files")
+        wrong = _conflict(path, sizes, _folders(sizes))
+        if wrong:
+            raise invalid_arg(f"'{path}' cannot be stored: '{wrong}' would be a file and a folder")
         total = sum(sizes.values()) + size
         if size < 0 or total > self._limits.max_bytes:
             raise invalid_arg(
@@ -181,52 +195,100 @@ class Drafts:
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             file.open("xb").close()
         except OSError as error:
-            raise invalid_arg(f"'{path}' cannot be stored: {error.strerror}") from None
+            raise system_fault(error, f"'{path}' cannot be stored") from error
         sizes[path] = size
         self._write_sizes(draft_id, sizes)
 
     def _complete(self, draft_id: str, sizes: dict[str, int], path: str) -> None:
         """Checks the contents, and unpacks an archive. A file that is refused is removed."""
-        file = self.file(draft_id, path)
         is_environment = path.startswith(ENVIRONMENT_FOLDER)
         try:
             if not is_archive(path):
-                check_content(file, path, allow_pickle=self._limits.allow_pickle)
+                self._check({path: self.file(draft_id, path)})
             elif not is_environment:
                 self._unpack(draft_id, sizes, path)
-        except NaiadError:
+        except NaiadError as error:
+            if error.code is Code.UNAVAILABLE:
+                raise  # the server stops: the file is looked at when the draft is used
             sizes.pop(path, None)
             self._write_sizes(draft_id, sizes)
-            file.unlink(missing_ok=True)
+            self._unlink(draft_id, path)
             raise
 
+    def _check(self, files: dict[str, Path]) -> None:
+        """Raises NaiadError for a pickle. A table of contents is read in another process."""
+        if self._limits.allow_pickle:
+            return
+        tables: dict[str, str] = {}
+        for path, file in files.items():
+            if zipfile.is_zipfile(file):
+                tables[path] = str(file)
+            else:
+                check_content(file, path, allow_pickle=False)
+        if tables:
+            what = f"the check of '{next(iter(tables))}'"
+            read_in_process(self._readers, CheckFiles(tables), what)
+
     def _unpack(self, draft_id: str, sizes: dict[str, int], path: str) -> None:
-        file = self.file(draft_id, path)
-        folder = self._folder / draft_id / "unpacked"
-        shutil.rmtree(folder, ignore_errors=True)
+        tree = self._new_tree(draft_id)
         room = shutil.disk_usage(self._folder).free - RESERVED_BYTES
-        unpack_upload(file, folder, path, min(self._limits.max_bytes, room))
+        most, allow_pickle = min(self._limits.max_bytes, room), self._limits.allow_pickle
+        archive = str(self.file(draft_id, path))
+        work = UnpackUpload(archive, str(tree), path, most, allow_pickle)
         try:
-            found: dict[str, int] = {}
-            for member in sorted(folder.rglob("*")):
-                if member.is_file():
-                    shown = member.relative_to(folder).as_posix()
-                    check_content(member, shown, allow_pickle=self._limits.allow_pickle)
-                    found[shown] = member.stat().st_size
-            for shown in found:
-                target = self.file(draft_id, shown)
-                if target != file and shown in sizes:
-                    raise invalid_arg(f"'{shown}' is both in '{path}' and next to it")
-            file.unlink()
-            for shown in found:
-                target = self.file(draft_id, shown)
-                target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                (folder / shown).rename(target)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            found = read_in_process(self._readers, work, f"unpacking '{path}'")
+            kept = {other: size for other, size in sizes.items() if other != path}
+            self._join(draft_id, tree, path, found, kept)
+            self._use_tree(draft_id, tree)
+        except OSError as error:
+            shutil.rmtree(tree, ignore_errors=True)
+            raise system_fault(error, f"'{path}' cannot be unpacked") from error
+        except BaseException:
+            shutil.rmtree(tree, ignore_errors=True)
+            raise
         del sizes[path]
         sizes.update(found)
         self._write_sizes(draft_id, sizes)
+
+    def _join(
+        self, draft_id: str, tree: Path, path: str, found: dict[str, int], kept: dict[str, int]
+    ) -> None:
+        """Gives the new tree the files that were next to the archive. Raises NaiadError."""
+        folders = _folders(found)
+        for other in kept:
+            if other in found:
+                raise invalid_arg(f"'{other}' is both in '{path}' and next to it")
+            wrong = _conflict(other, found, folders)
+            if wrong:
+                raise invalid_arg(
+                    f"'{wrong}' would be a file of '{path}' and a folder, or the reverse"
+                )
+        for other in kept:
+            target = tree / other
+            link_or_copy(self.file(draft_id, other), target)
+
+    # Trees.
+
+    def _new_tree(self, draft_id: str) -> Path:
+        return self._folder / draft_id / f"tree-{secrets.token_hex(4)}"
+
+    def _use_tree(self, draft_id: str, tree: Path) -> None:
+        link = self._folder / draft_id / "files"
+        old = link.resolve()
+        new = link.with_name("files.new")
+        new.unlink(missing_ok=True)
+        new.symlink_to(tree.name)
+        new.replace(link)
+        if old != link and old != tree:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _unlink(self, draft_id: str, path: str) -> None:
+        """Removes a file, and the folders that were made for it."""
+        files = self._folder / draft_id / "files"
+        (files / path).unlink(missing_ok=True)
+        for parent in list((files / path).parents)[: path.count("/")]:
+            with contextlib.suppress(OSError):  # another file is in it
+                parent.rmdir()
 
     # The list of files.
 
@@ -261,5 +323,12 @@ class Drafts:
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def _failed(error: OSError) -> NaiadError:
-    return internal(f"the upload cannot be written: {error.strerror}")
+def _folders(paths: Iterable[str]) -> set[str]:
+    return {str(parent) for path in paths for parent in PurePosixPath(path).parents}
+
+
+def _conflict(path: str, files: Collection[str], folders: set[str]) -> str:
+    """The name that would be a file and a folder; empty if there is none."""
+    if path in folders:
+        return path
+    return next((name for name in _folders([path]) if name in files), "")

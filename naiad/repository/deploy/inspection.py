@@ -7,63 +7,22 @@ Rule: another process reads the file, because a bad file may crash the backend.
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from naiad.errors import invalid_arg
+from naiad.errors import NaiadError, invalid_arg
 from naiad.ipc.completion_request import CompletionRequest, CompletionResult, Example
 from naiad.ipc.work import LoadArguments
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.autocomplete import apply_auto_complete
 from naiad.repository.config.config import ConfigOptions, read_model_config
 from naiad.repository.config.config_json import config_to_json
+from naiad.repository.reading_process import Readers
 
 _COMPLETING = ("onnxruntime", "openvino", "pytorch")
 """Backends whose model files declare inputs and outputs. A Python model is not among them: it
 completes its config each time it is loaded."""
-LIMIT_S = 600.0
-
-
-class Readers:
-    """The processes that read model files now, so that the end of the server can end them."""
-
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """`environment` holds their variables; None means those of this process."""
-        self._environment = environment
-        self._processes: set[subprocess.Popen[bytes]] = set()
-        self._is_stopped = False
-
-    def run(self, command: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:
-        """Raises subprocess.TimeoutExpired."""
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self._environment,
-        )
-        self._processes.add(process)
-        try:
-            if self._is_stopped:
-                process.kill()
-            out, errors = process.communicate(content, timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise
-        finally:
-            self._processes.discard(process)
-        return subprocess.CompletedProcess(command, process.returncode, out, errors)
-
-    def stop(self) -> None:
-        self._is_stopped = True
-        for process in list(self._processes):
-            process.kill()
 
 
 def read_from_model(
@@ -100,18 +59,8 @@ def read_from_model(
 
 def _complete(request: CompletionRequest, readers: Readers) -> CompletionResult:
     """Reads the model file in another process, because a bad file may crash the backend."""
-    command = [sys.executable, "-P", "-m", "naiad.worker.completion"]
     try:
-        finished = readers.run(command, msgspec.json.encode(request))
-    except subprocess.TimeoutExpired:
-        return CompletionResult(error=f"reading the model took more than {LIMIT_S:.0f} s")
-    if finished.returncode < 0:
-        return CompletionResult(
-            error="the process that read the model was killed by"
-            f" {signal.Signals(-finished.returncode).name}"
-        )
-    if finished.returncode:
-        lines = finished.stderr.decode(errors="replace").strip().splitlines()
-        status = f"the process that read the model exited with status {finished.returncode}"
-        return CompletionResult(error=lines[-1] if lines else status)
-    return msgspec.json.decode(finished.stdout, type=CompletionResult)
+        result = readers.run("naiad.worker.completion", request, "reading the model")
+    except NaiadError as error:
+        return CompletionResult(error=error.message)
+    return msgspec.json.decode(result, type=CompletionResult)

@@ -22,7 +22,6 @@ import os
 import shutil
 import sys
 import sysconfig
-import threading
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -31,10 +30,11 @@ from naiad.errors import NaiadError, invalid_arg
 from naiad.files.private_folder import private_folder
 from naiad.instances.template_process import Launch, launch_interpreter
 from naiad.pb.model_config_pb2 import ModelConfig
-from naiad.repository.environment.archive import unpack
 from naiad.repository.environment.install import installer, run_quietly
 from naiad.repository.environment.interpreters import find_python
 from naiad.repository.environment.probe import Interpreter, own_places, own_tag, probe
+from naiad.repository.reading_process import Readers
+from naiad.repository.unpacking import UnpackEnvironment, read_in_process
 from naiad.repository.watch.fingerprint import fingerprint
 
 EXECUTION_ENV_PATH = "EXECUTION_ENV_PATH"
@@ -135,11 +135,13 @@ class PythonEnvironments:
             if is_complete:
                 return folder
             log.info(f"unpacking the Python environment '{archive.name}'")
-            stop = threading.Event()
+            readers = Readers()
+            work = UnpackEnvironment(str(archive), str(folder))
+            what = f"unpacking the Python environment '{archive.name}'"
             try:
-                await asyncio.to_thread(unpack, archive, folder, stop)
+                await asyncio.to_thread(read_in_process, readers, work, what)
             except asyncio.CancelledError:
-                stop.set()
+                readers.stop()
                 raise
             await self._relocate(folder)
             (folder / COMPLETE).touch()

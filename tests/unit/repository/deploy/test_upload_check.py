@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import pickle
 import tarfile
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -36,7 +40,8 @@ def archive(names: list[str]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as file:
         for name in names:
-            file.writestr(name, b"x")
+            with warnings.catch_warnings(action="ignore"):  # of two members of one name
+                file.writestr(name, b"x")
     return out.getvalue()
 
 
@@ -83,6 +88,13 @@ def link(kind: bytes) -> tarfile.TarInfo:
     return member
 
 
+def long_header(kind: bytes, num_bytes: int = 3 << 20) -> bytes:
+    """An extended header, which tarfile reads whole before it shows the first member."""
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = kind, num_bytes
+    return header.tobuf(tarfile.GNU_FORMAT) + b"a" * num_bytes
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -93,6 +105,16 @@ def link(kind: bytes) -> tarfile.TarInfo:
         ("a.tar.gz", tar(tarfile.TarInfo("x"), bytes(80 << 20)), "as a zip bomb does"),
         ("a.tar.gz", b"\x1f\x8b\x08 broken", "cannot be read"),
         ("a.zip", archive(["/etc/x"]), "it must be relative"),
+        ("a.zip", archive(["x", "x"]), "'x' is in it twice"),
+        ("a.zip", archive(["x", "x/y"]), "'x' is both a file and a folder"),
+        ("a.zip", archive(["x/y", "x"]), "'x' is both a file and a folder"),
+        ("a.tar", lzma.compress(b"x"), "compressed by xz, expected gzip, or none"),
+        ("a.tar.gz", bz2.compress(b"x"), "compressed by bzip2, expected gzip, or none"),
+        ("a.tar", long_header(tarfile.XHDTYPE), "the header of a member has more than 1048576"),
+        ("a.tar", long_header(tarfile.XGLTYPE), "the header of a member has more than 1048576"),
+        ("a.tar.gz", gzip.compress(long_header(b"L")), "the header of a member has more than"),
+        ("a.tar.gz", gzip.compress(long_header(b"K")), "the header of a member has more than"),
+        ("a.tar", b"", "cannot be read: empty file"),
     ],
 )
 def test_archives_that_are_dangerous_leave_nothing(

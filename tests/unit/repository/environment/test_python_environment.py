@@ -9,7 +9,6 @@ import os
 import stat
 import sys
 import tarfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from naiad.repository.environment import probe as python_environment_probe
 from naiad.repository.environment.archive import unpack
 from naiad.repository.environment.probe import own_places, probe
 from naiad.repository.environment.python_environment import PythonEnvironments, _requirements_key
+from naiad.repository.reading_process import Readers
+from naiad.repository.unpacking import UnpackEnvironment, read_in_process
 
 
 def member(name: str, content: bytes = b"", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
@@ -69,7 +70,7 @@ def test_a_valid_archive_is_unpacked(pack: Callable[..., Path], tmp_path: Path) 
         symlink("dangling", "nowhere/at/all"),
     )  # fmt: skip
     folder = tmp_path / "out"
-    unpack(archive, folder, threading.Event())
+    unpack(archive, folder)
     assert (folder / "bin/python").read_bytes() == b"ELF"
     assert os.access(folder / "bin/python", os.X_OK)
     assert (folder / "lib64/b.so").read_bytes() == b"x"
@@ -118,7 +119,7 @@ def test_unsafe_members_are_refused(pack: Callable[..., Path], tmp_path: Path, c
     with pytest.raises(
         NaiadError, match=r"the Python environment 'environment\.tar\.gz' cannot be unpacked"
     ):
-        unpack(archive, root / "out", threading.Event())
+        unpack(archive, root / "out")
     assert files_below(tmp_path) == {"environment.tar.gz", "deep", "deep/down"}, (
         "nothing is left, inside or outside"
     )
@@ -130,23 +131,23 @@ def test_a_file_is_never_written_through_a_link(pack: Callable[..., Path], tmp_p
     of the same name by then, so the link is refused."""
     archive = pack(symlink("lib64", "lib"), directory("lib"), member("lib64/x", b"x"))
     with pytest.raises(NaiadError, match="is both a directory and a link"):
-        unpack(archive, tmp_path / "out", threading.Event())
+        unpack(archive, tmp_path / "out")
 
 
 def test_sizes_and_counts_are_limited(pack: Callable[..., Path], tmp_path: Path) -> None:
     archive = pack(*(member(f"f{number}", b"0" * 1000) for number in range(10)))
     with pytest.raises(NaiadError, match="larger than allowed"):
-        unpack(archive, tmp_path / "out", threading.Event(), max_bytes=9999)
+        unpack(archive, tmp_path / "out", max_bytes=9999)
     with pytest.raises(NaiadError, match="too many members"):
-        unpack(archive, tmp_path / "out", threading.Event(), max_members=9)
-    unpack(archive, tmp_path / "out", threading.Event(), max_bytes=10_000, max_members=10)
+        unpack(archive, tmp_path / "out", max_members=9)
+    unpack(archive, tmp_path / "out", max_bytes=10_000, max_members=10)
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08\x00 torn"])
 def test_a_file_that_is_not_an_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "environment.tar.gz").write_bytes(content)
     with pytest.raises(NaiadError, match="cannot be unpacked"):
-        unpack(tmp_path / "environment.tar.gz", tmp_path / "out", threading.Event())
+        unpack(tmp_path / "environment.tar.gz", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -154,15 +155,16 @@ def test_a_truncated_archive_is_refused(pack: Callable[..., Path], tmp_path: Pat
     archive = pack(member("a", os.urandom(100_000)), member("b", os.urandom(100_000)))
     archive.write_bytes(archive.read_bytes()[:150_000])
     with pytest.raises(NaiadError, match="cannot be unpacked"):
-        unpack(archive, tmp_path / "out", threading.Event())
+        unpack(archive, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_stopping_server_cancels_the_unpacking(pack: Callable[..., Path], tmp_path: Path) -> None:
-    stop = threading.Event()
-    stop.set()
+def test_a_stopping_server_ends_the_unpacking(pack: Callable[..., Path], tmp_path: Path) -> None:
+    readers = Readers()
+    readers.stop()
+    work = UnpackEnvironment(str(pack(member("a", b"x"))), str(tmp_path / "out"))
     with pytest.raises(NaiadError, match="the server is stopping"):
-        unpack(pack(member("a", b"x")), tmp_path / "out", stop)
+        read_in_process(readers, work, "unpacking it")
     assert not (tmp_path / "out").exists()
 
 
