@@ -117,7 +117,9 @@ class Frontends:
             Arena(),
             self._on_launcher_message,
             self._on_launcher_closed,
+            "process that starts frontends",
         )
+        self._launcher_channel.pid = launcher.pid
 
     # Start.
 

@@ -155,6 +155,7 @@ class FrontendProcess:
             arena,
             self._on_message,
             self._on_close,
+            is_trusted=True,
         )
         self._channel.link.tolerate_lost_descriptors()
         self._requests = RemoteRequests(loop, self._channel)

@@ -3,6 +3,9 @@ worker.
 
 The transports of uvloop carry no descriptors, so this reads and writes the socket itself. Anything
 that a worker must not send (bad bytes, bad references) closes the channel, which ends the worker.
+So does a message that has begun and does not go on: what comes later, answers and signs of life
+included, would be swallowed as its rest. A peer that is stopped, or that a debugger holds, is
+waited for.
 """
 
 from __future__ import annotations
@@ -19,10 +22,18 @@ from typing import Generic, TypeVar
 
 from naiad.ipc.framing import BrokenLinkError, Decoder, Link
 from naiad.ipc.messages import Message
+from naiad.machine.process_tree import is_stopped
 from naiad.shm.arena import Arena
 from naiad.worker.channel import ANCILLARY_BYTES, READ_BYTES, Rights, descriptors, split_rights
 
 M = TypeVar("M")
+LOOK_S = 1.0
+MAX_SILENT_LOOKS = 10
+MIN_LOOK_BYTES = 100_000
+"""A message that has begun is looked at every LOOK_S. It ends the channel if fewer bytes have come
+each of MAX_SILENT_LOOKS times in a row."""
+LATE_S = 0.5
+"""A look that is so late says nothing: this process has not run either."""
 
 
 class Channel(Generic[M]):
@@ -35,8 +46,11 @@ class Channel(Generic[M]):
         on_message: Callable[[M], None],
         on_close: Callable[[str], None],
         peer: str = "worker",
+        *,
+        is_trusted: bool = False,
     ) -> None:
-        """`peer` is what the log calls the other side."""
+        """`peer` is what the log calls the other side. The messages of a trusted one have no
+        deadline."""
         sock.setblocking(False)
         self._peer = peer
         self._loop = loop
@@ -51,6 +65,15 @@ class Channel(Generic[M]):
         self.unsent_bytes = 0
         """Bytes that the peer has not made room for."""
         self.is_closed = False
+        self.pid = 0
+        """The process at the other side, once it is known."""
+        self._has_deadline = not is_trusted
+        self._partial_bytes = 0
+        """What has come of a message that is not complete."""
+        self._new_bytes = 0
+        """What has come of it since the last look."""
+        self._num_silent = 0
+        self._look: asyncio.TimerHandle | None = None
         loop.add_reader(sock, self._on_readable)
 
     def send(self, message: Message, more_fds: list[int] | None = None) -> None:
@@ -164,7 +187,39 @@ class Channel(Generic[M]):
                     break
         except BrokenLinkError as error:
             self.close(f"bad message: {error}")
+        if (self.link.incoming or self._partial_bytes) and self._has_deadline:
+            self._note_partial(size, len(self.link.incoming))
         return True
+
+    def _note_partial(self, num_read: int, partial_bytes: int) -> None:
+        is_same = partial_bytes == self._partial_bytes + num_read and self._partial_bytes > 0
+        self._partial_bytes = partial_bytes
+        self._new_bytes = self._new_bytes + num_read if is_same else partial_bytes
+        if not is_same:
+            self._num_silent = 0
+        if partial_bytes and self._look is None and not self.is_closed:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        due_s = self._loop.time() + LOOK_S
+        self._look = self._loop.call_at(due_s, self._on_look, due_s)
+
+    def _on_look(self, due_s: float) -> None:
+        self._look = None
+        if self.is_closed or not self._partial_bytes:
+            return
+        if self._new_bytes >= MIN_LOOK_BYTES:
+            self._num_silent = 0
+        elif self._loop.time() - due_s < LATE_S and not (self.pid and is_stopped(self.pid)):
+            self._num_silent += 1
+        self._new_bytes = 0
+        if self._num_silent >= MAX_SILENT_LOOKS:
+            self.close(
+                f"a message that the {self._peer} has begun does not go on: {self._partial_bytes} "
+                f"bytes of it have come, and nearly nothing for {LOOK_S * MAX_SILENT_LOOKS:g} s"
+            )
+        else:
+            self._look_later()
 
     def close(self, reason: str) -> None:
         if self.is_closed:
@@ -173,6 +228,8 @@ class Channel(Generic[M]):
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         self._sock.close()
+        if self._look is not None:
+            self._look.cancel()
         for _, rights in self._waiting:
             _close_all(rights)
         self._waiting.clear()

@@ -43,7 +43,7 @@ from naiad.instances.ready_hook import ReadyHook
 from naiad.instances.responses import Responses
 from naiad.instances.restart import Restarts
 from naiad.instances.services import Services
-from naiad.instances.template_process import Templates
+from naiad.instances.template_process import TemplateEndedError, Templates
 from naiad.instances.warmup import run_sample
 from naiad.instances.worker_process import WorkerProcess, describe_status, unhealthy
 from naiad.ipc.messages import (
@@ -275,6 +275,7 @@ class Instance:
             raise internal("its worker process ended when it had loaded the model")
         self._end_wait()
         self.state = State.READY
+        self._restarts.on_serving()
         self._heartbeat.begin(process.channel)
         ready_socket = process.pop_ready_socket()
         if ready_socket is not None:
@@ -327,16 +328,22 @@ class Instance:
 
     async def _restart(self, ended: WorkerProcess) -> None:
         """Tries until the instance serves again. Each attempt waits longer; in a crash loop there
-        is one only now and then, and one when the model's files have changed."""
+        is one only now and then, and one when the model's files have changed. The death of its
+        template is none of its own."""
         reason = describe_status(await asyncio.shield(ended.exited)) if ended.pid else "ended"
+        is_own_death = not ended.ended_with_template
+        await self._discard_process()
         details = ""
         while self.state is State.DOWN:
             files = await self._take_snapshot()
             if files is None and self._needs_folder:
                 files = await self._wait_for_files(reason)
             self.trouble = reason
-            delay_s = self._restarts.next_delay_s(self._clock.now_ns())
-            if self._restarts.is_broken:
+            if is_own_death:
+                delay_s = self._restarts.next_delay_s(self._clock.now_ns())
+            else:
+                delay_s = self._templates.restart_delay_s(self._plan.backend)
+            if is_own_death and self._restarts.is_broken:
                 self.trouble = f"crashes in a loop: it {reason}"
                 self._observers.notify_state_change()
             log.error(
@@ -350,7 +357,11 @@ class Instance:
                 log.info(f"worker of '{self.name}' is back")
             except Exception as error:  # Whatever it was, the next attempt may succeed.
                 reason, details = _describe_failure(error)
+                failed = self._process
                 await self._discard_process()
+                is_own_death = not isinstance(error, TemplateEndedError) and not (
+                    failed is not None and failed.ended_with_template
+                )
 
     async def _take_snapshot(self) -> Snapshot:
         return await asyncio.to_thread(take_snapshot, self._folder)

@@ -67,6 +67,9 @@ class ModelTemplates(Templates):
             )
             return None
 
+    def restart_delay_s(self, backend: str) -> float:
+        return max(super().restart_delay_s(backend), self._plain.restart_delay_s(backend))
+
     def close(self) -> None:
         super().close()
         if self._owns_plain:

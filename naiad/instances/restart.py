@@ -44,6 +44,9 @@ class Restarts:
             return policy.first_delay_s
         return min(0.1 * 2.0 ** (len(deaths) - 2), policy.max_delay_s)
 
+    def on_serving(self) -> None:
+        self.is_broken = False
+
     def on_missing_files(self) -> None:
         """No attempt can succeed now."""
         self.is_broken = self.lacks_files = True

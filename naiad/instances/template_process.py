@@ -11,6 +11,8 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -20,6 +22,7 @@ import naiad
 from naiad.errors import Code, NaiadError, internal
 from naiad.instances.channel import Channel
 from naiad.instances.orphans import MARK, Orphans
+from naiad.instances.restart import RestartPolicy, Restarts
 from naiad.ipc.messages import (
     Exited,
     Fork,
@@ -35,7 +38,10 @@ from naiad.machine.waiting_threads import sleeping_threads
 from naiad.shm.arena import Arena
 from naiad.worker import bootstrap
 
+ENDED_WITH_TEMPLATE = -1
+"""Stands for the wait status of a worker whose template has died and taken it along."""
 OnExit = Callable[[int], None]
+"""Called with a wait status, or ENDED_WITH_TEMPLATE."""
 REAP_POLL_S = 0.005
 END_LIMIT_S = 6.0
 """A bit more than a template takes to end its workers."""
@@ -68,6 +74,27 @@ def launch_interpreter(
     return Launch(command, environment)
 
 
+class TemplateEndedError(NaiadError):
+    """The template died before it could fork the worker, or while it started."""
+
+
+class TemplateBreaker:
+    """When workers may start again after their template has died. A template that has served is
+    replaced at once, and then within half a second; one that dies while it starts, ever later."""
+
+    def __init__(self) -> None:
+        self._deaths = Restarts(RestartPolicy(max_restarts=1 << 30, max_delay_s=0.5))
+        self._failed_starts = Restarts(RestartPolicy(first_delay_s=0.1, broken_delay_s=10.0))
+        self._due_ns = 0
+
+    def on_end(self, now_ns: int, *, has_started: bool) -> None:
+        deaths = self._deaths if has_started else self._failed_starts
+        self._due_ns = now_ns + int(deaths.next_delay_s(now_ns) * 1e9)
+
+    def delay_s(self, now_ns: int) -> float:
+        return max(self._due_ns - now_ns, 0) / 1e9
+
+
 class TemplateProcess:
     def __init__(
         self,
@@ -76,14 +103,18 @@ class TemplateProcess:
         launch: Launch,
         confinement: Confinement,
         orphans: Orphans,
+        breaker: TemplateBreaker,
     ) -> None:
         self._loop = loop
+        self._breaker = breaker
         self._confinement = confinement
         self.backend = backend
         self._orphans = orphans
         self._pids: dict[int, int] = {}
         """The process ids of the workers that live, by number."""
         self._is_closing = False
+        self._is_unfit = False
+        """The backend cannot be imported, and the template has said so."""
         self._numbers = iter(range(1, 1 << 62))
         self._on_exit: dict[int, OnExit] = {}
         self._handed_over: dict[int, socket.socket] = {}
@@ -117,7 +148,9 @@ class TemplateProcess:
             Arena(),
             self._on_message,
             self._on_close,
+            "template",
         )
+        self._channel.pid = self._process.pid
 
     @property
     def is_alive(self) -> bool:
@@ -136,7 +169,7 @@ class TemplateProcess:
         try:
             await asyncio.shield(self._ready)
             if not self.is_alive:
-                raise internal(f"the template process of backend '{self.backend}' has ended")
+                raise self._ended("has ended")
         except BaseException:
             sock.close()
             raise
@@ -151,9 +184,9 @@ class TemplateProcess:
                 self._ready.set_result(None)
             case TemplateFailed():
                 last = message.message.rstrip().rpartition("\n")[2]
-                self._fail_start(
-                    f"unable to load backend '{self.backend}': {last}", message.message
-                )
+                self._is_unfit = True
+                reason = f"unable to load backend '{self.backend}': {last}"
+                self._fail_start(NaiadError(Code.INTERNAL, reason, details=message.message))
             case Forked():
                 self._handed_over.pop(message.worker).close()
                 self._pids[message.worker] = message.pid
@@ -164,8 +197,14 @@ class TemplateProcess:
                 self._imported.set_result(message.problem)
 
     def _on_close(self, reason: str) -> None:
-        """The kernel kills the workers of a dead template at the same moment."""
-        self._fail_start(f"the template process of backend '{self.backend}' ended while starting")
+        """The kernel kills the workers of a dead template at the same moment. One that has sent
+        what it must not still runs, and serves nobody any more."""
+        if not self._is_closing:
+            self._process.kill()
+            if not self._is_unfit:
+                has_started = self._ready.done() and self._ready.exception() is None
+                self._breaker.on_end(time.monotonic_ns(), has_started=has_started)
+        self._fail_start(self._ended("ended while starting"))
         if not self._imported.done():
             self._imported.set_result("the template process ended")
         for sock in self._handed_over.values():
@@ -173,7 +212,7 @@ class TemplateProcess:
         self._handed_over.clear()
         on_exit, self._on_exit = self._on_exit, {}
         for callback in on_exit.values():
-            callback(9)
+            callback(ENDED_WITH_TEMPLATE)
         if not self._is_closing:
             self._reap()
 
@@ -189,10 +228,15 @@ class TemplateProcess:
         pids, self._pids = self._pids, {}
         self._orphans.end_all(pids.values())
 
-    def _fail_start(self, message: str, details: str = "") -> None:
+    def _fail_start(self, error: NaiadError) -> None:
         if not self._ready.done():
-            self._ready.set_exception(NaiadError(Code.INTERNAL, message, details=details))
+            self._ready.set_exception(error)
             self._ready.exception()
+
+    def _ended(self, how: str) -> NaiadError:
+        return TemplateEndedError(
+            Code.INTERNAL, f"the template process of backend '{self.backend}' {how}"
+        )
 
     def close(self) -> None:
         """Ends the template, which ends its workers. Blocks until that is done: a few milliseconds,
@@ -227,6 +271,7 @@ class Templates:
         self._launch = launch or launch_interpreter(sys.executable, self._setup.environment)
         self._orphans = orphans or Orphans(loop)
         self._processes: dict[str, TemplateProcess] = {}
+        self._breakers: defaultdict[str, TemplateBreaker] = defaultdict(TemplateBreaker)
 
     @property
     def may_import_ahead(self) -> bool:
@@ -249,9 +294,18 @@ class Templates:
         process = self._processes.get(backend)
         if process is None or not process.is_alive:
             process = self._processes[backend] = TemplateProcess(
-                self._loop, backend, self._launch, self._setup.confinement, self._orphans
+                self._loop,
+                backend,
+                self._launch,
+                self._setup.confinement,
+                self._orphans,
+                self._breakers[backend],
             )
         return process
+
+    def restart_delay_s(self, backend: str) -> float:
+        """How long workers that have ended with their template wait before they start again."""
+        return self._breakers[backend].delay_s(time.monotonic_ns())
 
     async def fork(self, backend: str, title: str, sock: socket.socket, on_exit: OnExit) -> None:
         """Forks a worker as `TemplateProcess.fork` does."""

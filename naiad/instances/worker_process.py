@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 import socket
-from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -19,7 +18,12 @@ from naiad import log
 from naiad.errors import Code, NaiadError, internal
 from naiad.instances.channel import Channel
 from naiad.instances.printed_lines import PrintedLines
-from naiad.instances.template_process import Templates
+from naiad.instances.template_process import (
+    ENDED_WITH_TEMPLATE,
+    TemplateEndedError,
+    Templates,
+)
+from naiad.ipc.framing import MAX_WORKER_MESSAGE_BYTES
 from naiad.ipc.messages import (
     Configure,
     Configured,
@@ -32,6 +36,7 @@ from naiad.ipc.messages import (
     Unload,
 )
 from naiad.ipc.work import LoadArguments
+from naiad.machine.process_tree import is_stopped
 from naiad.shm.arena import Arena
 
 REAP_LIMIT_S = 2.0
@@ -44,6 +49,8 @@ def describe_status(status: int | None) -> str:
     """A wait status as text."""
     if status is None:
         return "ended"
+    if status == ENDED_WITH_TEMPLATE:
+        return "ended with its template process"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         try:
@@ -85,10 +92,15 @@ class WorkerProcess:
         self.channel: Channel[ToServer] = Channel(
             loop, ours, _DECODER, arena, self._on_message, self._on_close
         )
+        self.channel.link.max_bytes = MAX_WORKER_MESSAGE_BYTES
 
     @property
     def has_ended(self) -> bool:
         return self.channel.is_closed
+
+    @property
+    def ended_with_template(self) -> bool:
+        return self.exited.done() and self.exited.result() == ENDED_WITH_TEMPLATE
 
     def attach(self, listener: WorkerListener) -> None:
         """Replaces an earlier listener."""
@@ -129,7 +141,7 @@ class WorkerProcess:
         first_s = min(timeout_s, STOPPED_LIMIT_S)
         if await self._exits_within(first_s):
             return
-        if self._is_stopped():
+        if is_stopped(self.pid, counts_traced=False):
             log.warning(f"worker of '{self.name}' is stopped and cannot finalize: it is killed")
         elif await self._exits_within(timeout_s - first_s):
             return
@@ -142,16 +154,6 @@ class WorkerProcess:
     async def _exits_within(self, limit_s: float) -> bool:
         await asyncio.wait([self.exited], timeout=max(limit_s, 0.0))
         return self.exited.done()
-
-    def _is_stopped(self) -> bool:
-        """SIGSTOP or a terminal has stopped the process; a debugger that holds it does not
-        count."""
-        try:
-            return (
-                Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
-            )
-        except (OSError, IndexError):
-            return False
 
     async def kill(self) -> None:
         """Returns when the process is gone and everything that it held is free."""
@@ -173,7 +175,7 @@ class WorkerProcess:
     def _on_message(self, message: ToServer) -> None:
         match message:
             case Started():
-                self.pid = message.pid
+                self.pid = self.channel.pid = message.pid
                 self._pidfd = self.channel.link.pop_fd()
                 self._loop.add_reader(self._pidfd, self._on_pidfd)
                 self._printed = PrintedLines(
@@ -236,14 +238,18 @@ class WorkerProcess:
         if self._reply is not None and not self._reply.done():
             # How the process ended is known when its parent has reaped it, a moment later.
             self.exited.add_done_callback(
-                lambda done: self._finish_reply(self._lost(describe_status(done.result())))
+                lambda done: self._finish_reply(self._lost(done.result()))
             )
-            self._loop.call_later(REAP_LIMIT_S, self._finish_reply, self._lost(f"ended ({reason})"))
+            self._loop.call_later(REAP_LIMIT_S, self._finish_reply, self._lost(None, reason))
         if self._listener is not None:
             self._listener.on_worker_end()
 
-    def _lost(self, end: str) -> NaiadError:
-        return internal(f"{unhealthy(self.name)} Its worker process {end}")
+    def _lost(self, status: int | None, reason: str = "") -> NaiadError:
+        end = f"{describe_status(status)} ({reason})" if reason else describe_status(status)
+        message = f"{unhealthy(self.name)} Its worker process {end}"
+        if status == ENDED_WITH_TEMPLATE:
+            return TemplateEndedError(Code.INTERNAL, message)
+        return internal(message)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd is not None:

@@ -18,8 +18,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from naiad.core.tensor import SlotRef, Tensor
-from naiad.errors import NaiadError, unavailable
-from naiad.ipc.messages import Message, Released, Slots, Unmapped
+from naiad.errors import NaiadError, invalid_arg, unavailable
+from naiad.ipc.messages import Control, Message, Released, Slots, Unmapped
 from naiad.shm.arena import INLINE_MAX_BYTES, Arena, LentSlots, Slot, address_of
 from naiad.shm.foreign import ForeignSlots
 
@@ -28,6 +28,13 @@ M = TypeVar("M")
 Decoded = TypeVar("Decoded", covariant=True)
 _LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 1 << 31
+MAX_TENSORS = 8192
+MAX_WORKER_MESSAGE_BYTES = MAX_TENSORS * INLINE_MAX_BYTES
+"""More than a message of a worker has, because large tensors travel in slots. `Control` may have
+the files of a model."""
+_CONTROL_TAG: Any = Control.__struct_config__.tag
+_TAG_AT = 5
+"""Where the tag is: after the length and the head of a short array."""
 _OWN_MESSAGES: frozenset[type] = frozenset({Slots, Released, Unmapped})
 _LOST = -1
 """Stands for the rest of a message's descriptors, for which this process had no room."""
@@ -68,7 +75,12 @@ class Link(Generic[M]):
         self._refused: list[int] = []
         """Leases of such slots, which end without a view."""
         self._encoder = msgspec.msgpack.Encoder()
-        self._incoming = bytearray()
+        self.max_bytes = MAX_MESSAGE_BYTES
+        """The longest message that the peer may send, `Control` excepted."""
+        self.max_out_bytes = MAX_MESSAGE_BYTES
+        """The longest that it accepts from here."""
+        self.incoming = bytearray()
+        """What has come of a message that is not complete."""
         self._fds: deque[int] = deque()
         self._announced: set[int] = set()
         self._new: list[tuple[int, int, int]] = []
@@ -172,7 +184,8 @@ class Link(Generic[M]):
 
     def pack(self, message: Message, buffer: bytearray) -> list[int]:
         """Writes the message and what must go with it into `buffer`. Returns descriptors to send
-        with it, which the caller still owns."""
+        with it, which the caller still owns. Raises NaiadError if the message is too long for the
+        peer; nothing has to be sent then."""
         fds: list[int] = []
         end = 0
         foreign = self._foreign
@@ -188,7 +201,15 @@ class Link(Generic[M]):
             end = self._append(
                 Slots([id for id, _, _ in new], [size for _, size, _ in new], dropped), buffer, end
             )
-        end = self._append(message, buffer, end)
+        start, end = end, self._append(message, buffer, end)
+        if end - start > self.max_out_bytes and message.__class__ is not Control:
+            # The slots must still be announced, by the next message.
+            if start:
+                self._new, self._dropped = new + self._new, dropped + self._dropped
+            raise invalid_arg(
+                f"a message of {end - start} bytes is longer than {self.max_out_bytes} bytes; "
+                "tensors of this size travel in shared memory, texts and parameters do not"
+            )
         # After the message: it may hand back, as an output, memory whose lease ends here.
         released = self.lent.pop_released()
         if self._refused:
@@ -218,18 +239,17 @@ class Link(Generic[M]):
         if has_lost_fds and self._may_lack_descriptors:
             # The kernel returns at most one message with descriptors at a time, and these are its.
             self._fds.append(_LOST)
-        if self._incoming:
-            self._incoming += data
-            data = memoryview(self._incoming)
+        if self.incoming:
+            self.incoming += data
+            data = memoryview(self.incoming)
         at, end = 0, len(data)
         try:
             while end - at >= 4:
                 (size,) = _LENGTH.unpack_from(data, at)
-                if size > MAX_MESSAGE_BYTES:
-                    raise BrokenLinkError(f"message of {size} bytes")
                 if end - at - 4 < size:
+                    self._check_size(size, data[at + _TAG_AT] if end - at > _TAG_AT else None)
                     break
-                # No name may refer to a part of `data` while `_incoming` is resized.
+                # No name may refer to a part of `data` while `incoming` is resized.
                 message = self._decoder.decode(
                     bytes(data[at + 4 : at + 4 + size])
                     if self._keeps_encoded
@@ -246,13 +266,20 @@ class Link(Generic[M]):
                     self._on_unmapped(message)
         except NOT_DECODED as error:
             raise BrokenLinkError(str(error)) from error
-        if (at == 0) if self._incoming else (at == end):
-            # Nothing is left over, or the message is still incomplete and already in `_incoming`.
+        if (at == 0) if self.incoming else (at == end):
+            # Nothing is left over, or the message is still incomplete and already in `incoming`.
             data.release()
             return
         rest = bytes(data[at:])
         data.release()
-        self._incoming[:] = rest
+        self.incoming[:] = rest
+
+    def _check_size(self, size: int, tag: int | None) -> None:
+        """`tag` is None if it has not come yet."""
+        if size > MAX_MESSAGE_BYTES or (
+            size > self.max_bytes and tag is not None and tag != _CONTROL_TAG
+        ):
+            raise BrokenLinkError(f"message of {size} bytes")
 
     def resolve(self, tensors: list[Tensor]) -> None:
         """Replaces references by views of the memory. Raises BrokenLinkError, and NaiadError where

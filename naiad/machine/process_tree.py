@@ -64,6 +64,11 @@ def is_zombie(pid: int) -> bool:
     return _stat(pid)[0] == b"Z"
 
 
+def is_stopped(pid: int, *, counts_traced: bool = True) -> bool:
+    """A signal or a terminal has stopped the process, or a debugger holds it."""
+    return _stat(pid)[0] in ((b"T", b"t") if counts_traced else (b"T",))
+
+
 def _stat(pid: int) -> list[bytes]:
     """The fields of /proc/PID/stat after the name: the state, the parent, ..."""
     try:

@@ -22,7 +22,7 @@ import msgspec
 
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError
-from naiad.ipc.framing import Link
+from naiad.ipc.framing import MAX_WORKER_MESSAGE_BYTES, Link
 from naiad.ipc.messages import (
     Borrow,
     CallEvent,
@@ -62,6 +62,7 @@ class WorkerChannel:
         self._readable = select.poll()
         self._readable.register(sock, select.POLLIN)
         self.link: Link[ToWorker] = Link(msgspec.msgpack.Decoder(ToWorker), Arena())
+        self.link.max_out_bytes = MAX_WORKER_MESSAGE_BYTES
         self.backlog: deque[Work] = deque()
         self._listener: EventListener | None = None
         self._lent: dict[int, LentInstance] = {}
@@ -203,18 +204,18 @@ class WorkerChannel:
         """`tensors` is the list inside the message; its large tensors are moved to shared memory
         first.
 
-        Raises NaiadError, as the next two do, when there is no shared memory left; nothing has been
-        sent then.
+        Raises NaiadError, as the next two do, when there is no shared memory left or the message is
+        too long; nothing has been sent then.
         """
         with self._send_lock:
             if tensors:
                 self.link.place(tensors)
-            self._send(message)
+            self._send_placed(message, [tensors] if tensors else [])
 
     def send_many(self, message: Message, outputs: list[list[Tensor]]) -> None:
         with self._send_lock:
             self._place_all(outputs)
-            self._send(message)
+            self._send_placed(message, outputs)
 
     def send_last_use(
         self,
@@ -232,7 +233,15 @@ class WorkerChannel:
                 self._send(message)
                 return
             self._place_all(outputs, requests)
+            self._send_placed(message, outputs)
+
+    def _send_placed(self, message: Message, outputs: list[list[Tensor]]) -> None:
+        try:
             self._send(message)
+        except NaiadError:
+            for tensors in outputs:
+                self.link.unplace(tensors)
+            raise
 
     def _place_all(self, outputs: list[list[Tensor]], requests: list[Any] | None = None) -> None:
         """`requests` are those that end with these outputs."""

@@ -20,6 +20,7 @@ from typing import TypeAlias
 import msgspec
 
 from naiad.errors import Code
+from naiad.ipc.framing import NOT_DECODED
 from naiad.ipc.work import (
     CallRequest,
     DirectCall,
@@ -32,6 +33,8 @@ from naiad.ipc.work import (
 MAX_PACKET_BYTES = 60_000
 MAX_DATA_BYTES = 32_768
 """The limit for the tensors of a request. Larger ones go through the server, in shared memory."""
+REST_LIMIT_MS = 10_000
+"""How long the next packet of a response may take."""
 _LAST, _MORE = b"\0", b"\1"
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -118,19 +121,25 @@ class BorrowedInstance:
     def _receive(self) -> DirectResponse | None:
         buffer, whole = self._buffer, bytearray()
         while True:
-            self._readable.poll()
+            # A model may take long, but what it has begun to send goes on.
+            if not self._readable.poll(REST_LIMIT_MS if whole else None):
+                return None
             try:
                 size = self._sock.recv_into(buffer)
             except ConnectionError:
                 size = 0
             if not size:
                 return None
-            if buffer[0] == 0 and not whole:
-                return self._decoder.decode(memoryview(buffer)[1:size])
-            self.is_unfit = True
-            whole += memoryview(buffer)[1:size]
-            if buffer[0] == 0:
-                return self._decoder.decode(whole)
+            is_last = buffer[0] == 0
+            try:
+                if is_last and not whole:
+                    return self._decoder.decode(memoryview(buffer)[1:size])
+                self.is_unfit = True
+                whole += memoryview(buffer)[1:size]
+                if is_last:
+                    return self._decoder.decode(whole)
+            except NOT_DECODED:
+                return None
 
     def is_over(self) -> bool:
         if self._is_broken:
@@ -171,7 +180,7 @@ class LentInstance:
             return None
         try:
             request = self._decoder.decode(memoryview(self._buffer)[:size])
-        except msgspec.DecodeError:
+        except NOT_DECODED:
             return None  # a borrower that sends such a packet gets no response
         self.is_awaited = True
         return request

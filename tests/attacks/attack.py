@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from tests.attacks.target import Target
 
 MIB = 1 << 20
+CODE = "code"
+"""The main repository, and a model that runs the Python code that it gets."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Attack:
     flags: tuple[str, ...] = ()
     """Options of the server."""
     repository: str = "main"
-    """The folder under tests/repositories that is served; it must contain `add_sub`."""
+    """The folder under tests/repositories that is served, or CODE; it must contain `add_sub`."""
 
 
 ATTACKS: dict[str, Attack] = {}

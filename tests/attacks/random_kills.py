@@ -1,7 +1,11 @@
 """Kills workers, templates, processes that models have started and frontend processes, at random,
-under mixed load. The clients check every response.
+under mixed load, and stops some of them for STOP_S. The clients check every response.
 
     python -m tests.attacks.random_kills --kills 1000 [--seed 7] [--pause 0.05]
+    python -m tests.attacks.random_kills --templates 20
+
+The second form kills the template alone, again and again, on a server with default limits, and
+shows for how long models refuse requests: its death is no crash of theirs.
 
 The load is JSON and binary tensors over HTTP, unary calls and streams over gRPC, event streams, an
 ensemble, and models that fork. The rules:
@@ -18,6 +22,7 @@ The server forgets deaths at once (`--worker-restart-window-secs`) and knows no 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
@@ -29,7 +34,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +67,10 @@ DESCRIPTOR_SLACK = 16
 STREAM_LENGTH = 20
 LARGE_ELEMENTS = 64_000
 """256 KB, which travel in shared memory."""
+STOP_SHARE = 0.1
+STOP_S = 2.0
+MAX_GAP_S = 2.0
+"""How long a model may answer 503 after its template was killed."""
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
 EXPECTED_ERRORS = (
     "its worker process ended",
@@ -398,6 +407,7 @@ class Run:
         self._is_over = threading.Event()
         self._lock = threading.Lock()
         self._pids: set[int] = set()
+        self._stops: list[threading.Timer] = []
         self._num_frontends = len(frontends(server))
         self.outcome = Outcome()
 
@@ -416,6 +426,8 @@ class Run:
                     first = self._measure()
         finally:
             self._is_over.set()
+            for stop in self._stops:
+                stop.join()
             for thread in threads:
                 thread.join(2 * REQUEST_LIMIT_S)
         for client, thread in zip(clients, threads, strict=True):
@@ -498,6 +510,7 @@ class Run:
         if self._num_frontends:
             kinds[FRONTEND] = 20
         kind = self._random.choices(list(kinds), list(kinds.values()))[0]
+        is_stop = kind != "child" and self._random.random() < STOP_SHARE
         targets: list[tuple[int, str]] = []
         end_s = time.monotonic() + READY_LIMIT_S
         while not targets:
@@ -505,6 +518,9 @@ class Run:
                 raise AssertionError(f"no {kind} to kill{self._server.tail()}")
             targets = list(self._targets(kind))
         pid, model = self._random.choice(targets)
+        if is_stop:
+            self._stop(pid, kind)
+            return
         with self._lock:
             if kind != "child":
                 self._kills.append(Kill(time.monotonic(), model))
@@ -518,6 +534,22 @@ class Run:
             wait_gone([pid], REAP_LIMIT_S)
             with self._lock:
                 self._kills.append(Kill(time.monotonic(), FRONTEND))
+
+    def _stop(self, pid: int, kind: str) -> None:
+        """Nothing may fail for it: whatever waits for the process waits a little longer."""
+        self.outcome.killed[f"{kind} stopped"] += 1
+        pidfd = os.pidfd_open(pid)
+
+        def go_on() -> None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGCONT)
+            os.close(pidfd)
+
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+        timer = threading.Timer(STOP_S, go_on)
+        self._stops.append(timer)
+        timer.start()
 
     def _targets(self, kind: str) -> Iterator[tuple[int, str]]:
         """(process id, model) of the processes of a kind."""
@@ -626,6 +658,55 @@ def attack(
     return outcome
 
 
+def longest_gaps(num_kills: int, report: Callable[[str], None] = print) -> dict[str, float]:
+    """Kills the template again and again, and returns for each model how long it answered 503 at
+    most. Requests do not wait for a worker that restarts, so that every gap is seen."""
+    gaps: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        repository = write_repository(Path(folder) / "models")
+        server = launch_naiad([str(repository)], ["--worker-restart-wait-secs=0"])
+        try:
+            server.wait_started()
+            for _ in range(num_kills):
+                template = _parent_of(server, "pair")
+                os.kill(template, signal.SIGKILL)
+                wait_gone([template], REAP_LIMIT_S)
+                for model, gap_s in _refused_for(server, ("pair", "lone", "forks")).items():
+                    gaps[model] = max(gaps.get(model, 0.0), gap_s)
+        finally:
+            server.stop()
+    report(f"{num_kills} killed templates; longest time of 503: {gaps}")
+    return gaps
+
+
+def _parent_of(server: Server, model: str) -> int:
+    """The template that has a worker of this model."""
+    for template in _children(server.pid):
+        if any(process_name(worker).startswith(model) for worker in _children(template)):
+            return template
+    raise AssertionError(f"no worker of '{model}' has a template{server.tail()}")
+
+
+def _refused_for(server: Server, models: Sequence[str]) -> dict[str, float]:
+    """How long each model refuses requests from now on."""
+    start_s = time.monotonic()
+    gaps = dict.fromkeys(models, 0.0)
+    refusing = set(models)
+    while refusing:
+        for model in sorted(refusing):
+            client = HttpClient(server, model)
+            try:
+                client.call(1)
+                refusing.discard(model)
+            except RefusedError as error:
+                if not str(error).startswith("500"):  # it was under way when the worker ended
+                    gaps[model] = time.monotonic() - start_s
+            finally:
+                client.close()
+        assert time.monotonic() - start_s < READY_LIMIT_S, f"{refusing} do not serve again"
+    return gaps
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--kills", type=int, default=1000)
@@ -633,7 +714,10 @@ def main() -> int:
     parser.add_argument(
         "--pause", type=float, default=0.0, help="seconds between a client's requests"
     )
+    parser.add_argument("--templates", type=int, default=0, help="kill so many templates instead")
     arguments = parser.parse_args()
+    if arguments.templates:
+        return int(max(longest_gaps(arguments.templates).values()) > MAX_GAP_S)
     seed = arguments.seed or random.SystemRandom().randrange(1, 1 << 31)
     outcome = attack(arguments.kills, seed, pause_s=arguments.pause)
     return 1 if outcome.violations else 0

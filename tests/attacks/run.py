@@ -20,6 +20,7 @@ import importlib.util
 import json
 import pkgutil
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from pathlib import Path
 
 import tests.attacks
 from tests.attacks import llm
-from tests.attacks.attack import ATTACKS, MIB, Attack
+from tests.attacks.attack import ATTACKS, CODE, MIB, Attack
 from tests.attacks.memory import FLAGS as MEMORY_FLAGS
 from tests.attacks.memory import MAX_GROWTH_BYTES, MEMORY
 from tests.attacks.probe import Reading
@@ -99,6 +100,11 @@ def import_attacks() -> None:
 @contextlib.contextmanager
 def _repositories(name: str) -> Iterator[list[str]]:
     """The repositories to serve. One with language models is written when it is needed."""
+    if name == CODE:
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(_REPOSITORIES / "faults" / "runs_code", Path(folder) / "runs_code")
+            yield [str(_REPOSITORIES / "main"), folder]
+        return
     if name != _LLM:
         yield [str(_REPOSITORIES / name)]
         return

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -37,6 +38,8 @@ from naiad.backends.llm.text_launcher import (
 )
 from naiad.backends.llm.text_work import (
     MAX_CPU_S,
+    MAX_MEMORY_BYTES,
+    TOKENIZING_MEMORY_PER_BYTE,
     TOKENIZING_S_PER_BYTE,
     TextResult,
     TextWork,
@@ -46,6 +49,7 @@ from naiad.backends.llm.text_work import (
     send,
 )
 from naiad.errors import Code, NaiadError, internal, invalid_arg, unavailable
+from naiad.ipc.framing import NOT_DECODED
 from naiad.machine.telemetry import OFF
 
 MAX_WAIT_S = 30.0
@@ -81,13 +85,15 @@ class TextProcess:
 
     def run(self, data: bytes) -> TextResult | None:
         """Returns None if the process has ended, or must be ended."""
-        self.channel.settimeout(MAX_WAIT_S + MAX_CPU_S + len(data) * TOKENIZING_S_PER_BYTE)
+        limit_s = MAX_WAIT_S + MAX_CPU_S + len(data) * TOKENIZING_S_PER_BYTE
+        max_bytes = MAX_MEMORY_BYTES + len(data) * TOKENIZING_MEMORY_PER_BYTE
+        self.channel.settimeout(limit_s)
         try:
             send(self.channel, data)
-            reply = receive(self.channel)
-        except (TimeoutError, ConnectionError):
+            reply = receive(self.channel, max_bytes, limit_s)
+            return None if reply is None else _DECODER.decode(reply)
+        except (TimeoutError, ConnectionError, *NOT_DECODED):
             return None
-        return None if reply is None else _DECODER.decode(reply)
 
 
 class TextProcesses:
@@ -288,8 +294,9 @@ class TextProcesses:
 
     def _read_reply(self, control: socket.socket, kind: type[Reply]) -> Reply:
         """Raises ConnectionError if the launcher has ended."""
-        control.settimeout(MAX_OPEN_S if kind is Opened else MAX_WAIT_S)
+        end_s = time.monotonic() + (MAX_OPEN_S if kind is Opened else MAX_WAIT_S)
         while True:
+            control.settimeout(max(end_s - time.monotonic(), 0.001))
             reply = self._read_packet(control)
             if isinstance(reply, kind):
                 return reply
@@ -298,7 +305,10 @@ class TextProcesses:
         data = control.recv(MAX_PACKET)
         if not data:
             raise ConnectionResetError("the text launcher has ended")
-        reply: LauncherReply = _REPLY_DECODER.decode(data)
+        try:
+            reply: LauncherReply = _REPLY_DECODER.decode(data)
+        except NOT_DECODED as error:
+            raise ConnectionResetError("the text launcher sent what it must not") from error
         if isinstance(reply, Opened):
             self._opened = reply
         elif isinstance(reply, Proven):

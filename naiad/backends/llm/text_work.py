@@ -17,6 +17,7 @@ import resource
 import signal
 import socket
 import struct
+import time
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias
 
@@ -246,19 +247,28 @@ def send(channel: socket.socket, data: bytes) -> None:
     channel.sendall(data)
 
 
-def receive(channel: socket.socket) -> bytes | None:
-    """Returns None if the other side has closed the socket."""
-    header = _receive_exactly(channel, HEADER.size)
+def receive(
+    channel: socket.socket, max_bytes: int | None = None, limit_s: float | None = None
+) -> bytes | None:
+    """Returns None if the other side has closed the socket. Raises TimeoutError if the whole
+    message has not come within the limit, and ConnectionError if it is too long."""
+    end_s = None if limit_s is None else time.monotonic() + limit_s
+    header = _receive_exactly(channel, HEADER.size, end_s)
     if header is None:
         return None
-    data = _receive_exactly(channel, HEADER.unpack(header)[0])
+    size = HEADER.unpack(header)[0]
+    if max_bytes is not None and size > max_bytes:
+        raise ConnectionError(f"message of {size} bytes")
+    data = _receive_exactly(channel, size, end_s)
     return None if data is None else bytes(data)
 
 
-def _receive_exactly(channel: socket.socket, size: int) -> bytearray | None:
+def _receive_exactly(channel: socket.socket, size: int, end_s: float | None) -> bytearray | None:
     data = bytearray(size)
     view, offset = memoryview(data), 0
     while offset < size:
+        if end_s is not None:
+            channel.settimeout(max(end_s - time.monotonic(), 0.001))
         count = channel.recv_into(view[offset:])
         if not count:
             return None

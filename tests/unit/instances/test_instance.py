@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -128,3 +129,37 @@ async def test_workers_die_with_their_template(templates: Templates) -> None:
     await asyncio.wait_for(gone.wait(), 60)
     asyncio.get_running_loop().remove_reader(pidfd)
     os.close(pidfd)
+
+
+async def test_the_death_of_a_template_is_no_crash_of_its_workers(templates: Templates) -> None:
+    """Six deaths are a crash loop, in which a worker is started again every 30 s only."""
+    instances = [make_instance(templates), make_instance(templates)]
+    for instance in instances:
+        await instance.load()
+    states = [StateQueue(), StateQueue()]
+    for instance, queue in zip(instances, states, strict=True):
+        instance.add_state_observer(queue)
+    for _ in range(6):
+        templates.get("identity")._process.kill()
+        for queue in states:
+            changes = [await asyncio.wait_for(queue.queue.get(), 60) for _ in range(2)]
+            assert changes == [State.DOWN, State.READY]
+        assert not any(instance.is_broken for instance in instances)
+    job = make_job(np.ones(4, np.float32))
+    instances[0].execute([job])
+    await job.stream.single()
+    for instance in instances:
+        assert instance._restarts._deaths == deque()
+        await instance.stop(0)
+
+
+async def test_a_template_that_sends_garbage_is_replaced(templates: Templates) -> None:
+    instance = make_instance(templates)
+    await instance.load()
+    states = StateQueue()
+    instance.add_state_observer(states)
+    template = templates.get("identity")
+    template._channel.close("bad message")
+    assert [await states.queue.get(), await states.queue.get()] == [State.DOWN, State.READY]
+    assert templates.get("identity") is not template
+    await instance.stop(0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from naiad.instances.restart import RestartPolicy, Restarts
+from naiad.instances.template_process import TemplateBreaker
 
 S = 1_000_000_000
 
@@ -25,3 +26,21 @@ def test_deaths_are_forgotten_after_the_window() -> None:
         restarts.next_delay_s(at * S)
     assert restarts.next_delay_s(60 * S) == 0.0
     assert not restarts.is_broken
+
+
+def test_a_template_that_has_served_is_replaced_within_half_a_second() -> None:
+    breaker = TemplateBreaker()
+    delays = []
+    for at in range(20):
+        breaker.on_end(at * S, has_started=True)
+        delays.append(breaker.delay_s(at * S))
+    assert delays[:4] == [0.0, 0.1, 0.2, 0.4]
+    assert max(delays) == 0.5
+
+
+def test_a_template_that_never_starts_is_tried_ever_less_often() -> None:
+    breaker = TemplateBreaker()
+    for at in range(6):
+        breaker.on_end(at * S, has_started=False)
+    assert breaker.delay_s(5 * S) == 10.0
+    assert breaker.delay_s(15 * S) == 0.0

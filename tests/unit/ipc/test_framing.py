@@ -221,3 +221,18 @@ def test_a_lost_descriptor_costs_one_message_and_the_slot_is_announced_again() -
         else:
             pair.worker.resolve(inputs)
             assert bytes(inputs[0].data) == data
+
+
+def test_a_message_that_is_too_long_is_not_sent_and_its_slots_are_announced_later() -> None:
+    pair = Pair()
+    pair.worker.max_out_bytes = 5_000
+    tensors = [Tensor("OUT", "UINT8", [LARGE], bytes(LARGE))]
+    pair.worker.place(tensors)
+    response = WorkResponse(tensors, parameters={"text": "x" * 10_000})
+    with pytest.raises(NaiadError, match="longer than 5000 bytes"):
+        pair.worker.pack(Executed(1, 0, 0, [response]), bytearray())
+    [executed] = pair.to_server(Executed(1, 0, 0, [WorkResponse(tensors)]))
+    assert isinstance(executed, Executed)
+    assert executed.responses[0] is not None
+    pair.server.resolve(executed.responses[0].outputs)
+    assert bytes(executed.responses[0].outputs[0].data) == bytes(LARGE)
