@@ -26,7 +26,7 @@ from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, unavailable, unsupported
 from naiad.repository.config.config_json import config_to_json
-from naiad.repository.config.worker_settings import has_variables
+from naiad.repository.config.override_check import OverrideRights
 from naiad.repository.request_check import check_strings
 from naiad.shm.region_inference import infer_with_regions
 from naiad.shm.region_table import RegionTable
@@ -267,28 +267,28 @@ class InferenceCore:
         return self.repository.index(ready_only=ready_only)
 
     async def load_model(
-        self, name: str, parameters: dict[str, str | bytes], caller: str = ""
+        self,
+        name: str,
+        parameters: dict[str, str | bytes],
+        caller: str = "",
+        identity: Identity | None = None,
     ) -> None:
         """Loads or reloads a model.
 
         `parameters` may have `config`, a JSON string, and `file:<path>`, the bytes of a file
-        (already base64-decoded). `caller` is the instance whose model asks for the load, if any.
+        (already base64-decoded). `caller` is the instance whose model asks for the load, if any;
+        `identity` is the key of a client that does.
         """
-        has_files = any(key.startswith("file:") for key in parameters)
         # What a model loads is not checked: its code is trusted already.
-        is_trusted = self._are_files_allowed or caller
-        if has_files and not is_trusted:
+        may_bring_code = self._are_files_allowed or bool(caller)
+        if not may_bring_code and any(key.startswith("file:") for key in parameters):
             raise unsupported(
                 "files in load requests are switched off; start the server with "
                 "'--allow-file-override=true' to allow them"
             )
-        if not is_trusted and has_variables(parameters.get("config", "")):
-            # Some variables make a process run a command.
-            raise unsupported(
-                "environment variables (parameters 'ENV:...') in load requests are switched off; "
-                "start the server with '--allow-file-override=true' to allow them"
-            )
-        await self.repository.load(name, parameters, caller)
+        may_name = None if identity is None or caller else identity.may_see
+        rights = OverrideRights(may_bring_code, may_name)
+        await self.repository.load(name, parameters, caller, rights)
         if self.on_models_changed is not None:
             await self.on_models_changed()
 

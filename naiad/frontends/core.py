@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from naiad.core.health import ServerHealth
+from naiad.core.identity import Identity
 from naiad.core.memory_budget import MemoryBudget
 from naiad.core.model_spec import ModelIndex, ModelSpec, ServerMetadata
 from naiad.core.statistics import ModelStatistics
@@ -89,7 +90,13 @@ class ModelControl(Protocol):
 
     def repository_index(self, *, ready_only: bool) -> list[ModelIndex]: ...
 
-    async def load_model(self, name: str, parameters: dict[str, str | bytes]) -> None: ...
+    async def load_model(
+        self,
+        name: str,
+        parameters: dict[str, str | bytes],
+        *,
+        identity: Identity | None = None,
+    ) -> None: ...
 
     async def unload_model(self, name: str, *, unload_dependents: bool) -> None: ...
 

@@ -15,6 +15,7 @@ import msgspec
 
 from naiad import log
 from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.ipc.generation_call import LANGUAGE_BACKENDS
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.config.autocomplete import (
     apply_auto_complete,
@@ -23,6 +24,13 @@ from naiad.repository.config.autocomplete import (
 )
 from naiad.repository.config.config import ConfigOptions, ModelConfigFile, read_model_config
 from naiad.repository.config.file_override import OverrideFolder, write_override_files
+from naiad.repository.config.override_check import (
+    FULL_RIGHTS,
+    OverrideRights,
+    drop_facts,
+    require_open,
+    require_references,
+)
 from naiad.repository.config.problem import InvalidConfigError
 from naiad.repository.config.validate import require_files_inside, require_valid
 from naiad.repository.namespace import model_key
@@ -43,6 +51,7 @@ class Override(msgspec.Struct, frozen=True):
 
     config: str | bytes | None = None
     folder: OverrideFolder | None = None
+    rights: OverrideRights = FULL_RIGHTS
 
 
 def poll_failure(name: str, error: NaiadError) -> NaiadError:
@@ -75,6 +84,9 @@ class ModelSource(msgspec.Struct, eq=False):
     should_configure: bool
     """The model itself may complete the config (a Python model's auto_complete_config)."""
     folder: OverrideFolder | None = None
+    own_file: ModelConfigFile | None = None
+    """The config in the repository, where the one of a load request must equal it once the model
+    has completed both."""
 
     @property
     def namespace(self) -> str:
@@ -154,7 +166,12 @@ class ModelSources:
 
     # One of them.
 
-    def override(self, name: str, parameters: dict[str, str | bytes]) -> Override:
+    def override(
+        self,
+        name: str,
+        parameters: dict[str, str | bytes],
+        rights: OverrideRights = FULL_RIGHTS,
+    ) -> Override:
         """`parameters` are those of a load request: `config` and `file:<path>`. Raises
         NaiadError."""
         files = {
@@ -170,7 +187,7 @@ class ModelSources:
             folder = write_override_files(name, files) if files else None
         except NaiadError as error:
             raise poll_failure(name, error) from error
-        return Override(parameters.get("config"), folder)
+        return Override(parameters.get("config"), folder, rights)
 
     def read(self, name: str, store: Store | None, override: Override) -> ModelSource:
         """Raises NaiadError."""
@@ -186,13 +203,11 @@ class ModelSources:
         # Taken before the files are read, so that a change in between shows as a change later.
         files = fingerprint(directory, self._recent_changes)
         file = read_model_config(directory, options=self._options, override=override.config)
+        own_file = self._check_override(file.config, name, store, override)
         require_files_inside(file)
         for warning in file.directory.warnings + file.notes:
             log.warning(warning.sentence())
-        completing = CONFIGURING_BACKENDS | self._options.other_backends
-        should_configure = (
-            self._options.is_auto_complete_enabled and file.config.backend in completing
-        )
+        should_configure = self._completes(file.config)
         versions = select_versions(file.versions, file.config.version_policy)
         # A config that the model completes is judged when it is complete, unless the load fails
         # here anyway: Triton reports what is wrong with the contents first.
@@ -214,7 +229,36 @@ class ModelSources:
             files,
             should_configure,
             override.folder,
+            own_file,
         )
+
+    def _check_override(
+        self, config: ModelConfig, name: str, store: Store | None, override: Override
+    ) -> ModelConfigFile | None:
+        """Returns the config in the repository if the two must be compared again when the model
+        has completed them. Raises NaiadError if the sender may not load this config."""
+        if override.config is None:
+            return None
+        if config.backend in LANGUAGE_BACKENDS:
+            drop_facts(config)
+        directory = store.directory(name) if store is not None else None
+
+        def read_own() -> ModelConfigFile:
+            if directory is None:
+                raise internal(f"failed to load '{name}', no version is available")
+            return read_model_config(directory, options=self._options)
+
+        require_references(config, lambda: read_own().config, override.rights)
+        if override.rights.may_change_all:
+            return None
+        own = read_own()
+        must_complete = require_open(config, own.config, completes=self._completes(config))
+        return own if must_complete else None
+
+    def _completes(self, config: ModelConfig) -> bool:
+        """The model itself may complete the config."""
+        completing = CONFIGURING_BACKENDS | self._options.other_backends
+        return self._options.is_auto_complete_enabled and config.backend in completing
 
     def read_parts(self, name: str, store: Store) -> set[str]:
         """The names of the models that an ensemble calls; empty for other models. Raises
@@ -225,12 +269,12 @@ class ModelSources:
         file = read_model_config(directory, options=self._options)
         return {step.model_name for step in file.config.ensemble_scheduling.step}
 
-    def complete(self, source: ModelSource, config_json: bytes) -> ModelConfig:
+    def complete(self, file: ModelConfigFile, config_json: bytes) -> ModelConfig:
         """The config, completed by what the model has returned. Raises NaiadError."""
         config = ModelConfig()
-        config.CopyFrom(source.config)
+        config.CopyFrom(file.config)
         apply_auto_complete(config, msgspec.json.decode(config_json))
         fill_defaults(config)
         fill_instance_groups(config, self._options.gpus)
-        require_valid(msgspec.structs.replace(source.file, config=config), self._options)
+        require_valid(msgspec.structs.replace(file, config=config), self._options)
         return config

@@ -19,6 +19,7 @@ from naiad.core.model_spec import ModelIndex
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, invalid_arg, not_found, unavailable
 from naiad.repository.config.file_override import remove_leftovers
+from naiad.repository.config.override_check import FULL_RIGHTS, OverrideRights
 from naiad.repository.entry import Entry
 from naiad.repository.index import build_index, status_rows
 from naiad.repository.load.lifecycle import State
@@ -221,11 +222,17 @@ class Repository:
         text = next((entry.failure_text() for entry in entries if not entry.models), "")
         return text or str(error.__cause__ or error.message)
 
-    async def load(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
+    async def load(
+        self,
+        name: str,
+        parameters: dict[str, str | bytes],
+        caller: str = "",
+        rights: OverrideRights = FULL_RIGHTS,
+    ) -> None:
         """Returns when the model serves. `caller` is the instance whose model made the request, if
         one did."""
         self._require_explicit()
-        await self._operations.reload(checked_name(name), parameters, caller)
+        await self._operations.reload(checked_name(name), parameters, caller, rights)
 
     async def unload(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:
         """Returns when the model accepts no more requests. To unload a model that is not loaded, or

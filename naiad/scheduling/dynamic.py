@@ -183,8 +183,8 @@ class DynamicScheduler:
     async def stop(self) -> None:
         self._is_stopping = True
         self._fail_waiting_if_broken()
-        if self._start_count:
-            self._dispatch_soon()
+        if self._start_count or self._rule.max_queue_delay_ns:
+            self._dispatch_soon()  # nothing comes that is worth waiting for
         for instance in (*self._instances, *self._leaving):
             instance.loan.is_allowed = False
             instance.loan.recall()
@@ -311,7 +311,10 @@ class DynamicScheduler:
         now_ns = self._clock.now_ns()
         first = self._queue.first()
         assert first is not None
-        count, wait_ns = self._rule.choose(self._queue.in_order(), now_ns - first.queue_start_ns)
+        waited_ns = now_ns - first.queue_start_ns
+        if self._is_stopping:
+            waited_ns = self._rule.max_queue_delay_ns
+        count, wait_ns = self._rule.choose(self._queue.in_order(), waited_ns)
         if count:
             return self._queue.pop(count)
         if self._delay_timer is not None:

@@ -169,7 +169,7 @@ class JobQueue:
         self._clock = clock
         self._max_queue_size = max_queue_size
         self._on_removed = on_removed
-        self._default_level = max(default_priority_level, 1)
+        self._default_level = min(max(default_priority_level, 1), max(priority_levels, 1))
         self._levels = [
             _Level(policies.get(level, default_policy))
             for level in range(1, max(priority_levels, 1) + 1)

@@ -1037,8 +1037,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_file_override: Annotated[
         str,
         ACCESS(
-            "Let load requests bring files of the model ('file:' parameters), which may contain "
-            "code, and models be deployed in the console. auto allows it if the server requires "
+            "Let load requests bring files of the model ('file:' parameters) and any config, which "
+            "may run code, and models be deployed in the console. Without it, a config may change "
+            "counts, batching and queues only. auto allows it if the server requires "
             "API keys or listens on this machine only; without keys, the console accepts models of "
             "the server's own user and of root only.",
             parse=value.choice("allow-file-override", "auto", "true", "false"),

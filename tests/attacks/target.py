@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import os
 import socket
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,8 +22,11 @@ _SERVICE = "/inference.GRPCInferenceService/"
 
 
 class Target:
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, headers: Mapping[str, str] | None = None) -> None:
+        """`headers` go with every request of `post`, `get` and `call`; their names are in lower
+        case."""
         self.server = server
+        self._headers = dict(headers or {})
         self.sent_bytes = 0
 
     # Requests.
@@ -45,14 +49,15 @@ class Target:
         )
         try:
             self.sent_bytes += len(body)
-            connection.request(method, path, body, dict(headers or {}))
+            connection.request(method, path, body, {**self._headers, **(headers or {})})
             response = connection.getresponse()
             return response.status, response.read()
         finally:
             connection.close()
 
     def get(self, path: str) -> tuple[int, bytes]:
-        return self.server.get(path, timeout_s=_LIMIT_S)
+        request = urllib.request.Request(f"http://{self.server.http}{path}", headers=self._headers)
+        return self.server.fetch(request, _LIMIT_S)
 
     def call(self, method: str, message: bytes, compression: grpc.Compression | None = None) -> str:
         """Calls a unary method with the bytes of a message; returns the status and its text."""
@@ -61,7 +66,8 @@ class Target:
             self.sent_bytes += len(message)
             function = channel.unary_unary(_SERVICE + method, None, None)
             try:
-                function(message, timeout=_LIMIT_S, compression=compression)
+                metadata = list(self._headers.items())
+                function(message, timeout=_LIMIT_S, metadata=metadata, compression=compression)
             except grpc.RpcError as error:
                 return f"{error.code().name}: {error.details()}"
             return "OK"

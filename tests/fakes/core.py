@@ -19,6 +19,7 @@ from naiad.core.statistics import ModelStatistics
 from naiad.core.tensor import Tensor
 from naiad.errors import Code, NaiadError, internal, invalid_arg, not_found
 from naiad.inference import InferenceCore
+from naiad.repository.config.override_check import FULL_RIGHTS, OverrideRights
 from naiad.repository.model import Model
 from naiad.repository.repository import Repository
 from tests.fakes.model import HELD_SPECS, SPECS, FakeModel, respond
@@ -129,7 +130,13 @@ class FakeRepository(Repository):
         unloaded = ModelIndex("old", "1", "UNAVAILABLE", "unloaded")
         return rows if ready_only else [*rows, unloaded, ModelIndex("sleeping")]
 
-    async def load(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
+    async def load(
+        self,
+        name: str,
+        parameters: dict[str, str | bytes],
+        caller: str = "",
+        rights: OverrideRights = FULL_RIGHTS,
+    ) -> None:
         if name == "nope":
             raise internal("failed to load 'nope', failed to poll from model repository")
         self._core.loaded.append((name, parameters))

@@ -264,6 +264,11 @@ def test_a_load_request_brings_no_variables_where_it_may_not_bring_files(tmp_pat
     flags = ["--model-control-mode=explicit", "--allow-file-override=false"]
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "1" / "model.py").write_text(FACTS)
+    (tmp_path / "m" / "config.pbtxt").write_text(
+        'backend: "python"\n'
+        'input { name: "ANY" data_type: TYPE_INT32 dims: 1 }\n'
+        'output { name: "FACTS" data_type: TYPE_STRING dims: 1 }\n'
+    )
     config: dict[str, Any] = {
         "backend": "python",
         "input": [{"name": "ANY", "data_type": "TYPE_INT32", "dims": [1]}],
@@ -279,5 +284,5 @@ def test_a_load_request_brings_no_variables_where_it_may_not_bring_files(tmp_pat
         config["parameters"] = {"ENV:GREETING": {"string_value": "hello"}}
         status, body = load()
         assert status != 200
-        assert b"environment variables (parameters 'ENV:...') in load requests" in body
+        assert b'may not change parameters[\\"ENV:GREETING\\"]' in body
         assert facts(server, "m")["greeting"] is None

@@ -67,7 +67,7 @@ class RepositoryControl:
                 parameters[name] = parameter.bytes_param
             else:
                 raise invalid_arg(f"unrecognized load parameter '{name}'.")
-        await self._core.load_model(request.model_name, parameters)
+        await self._core.load_model(request.model_name, parameters, identity=identity)
         return pb.RepositoryModelLoadResponse()
 
     async def _unload(

@@ -59,7 +59,7 @@ class RepositoryRoutes:
         )
 
     def _load(self, exchange: Exchange, name: str, parameters: dict[str, str | bytes]) -> None:
-        self._start(exchange, self._core.load_model(name, parameters))
+        self._start(exchange, self._core.load_model(name, parameters, identity=exchange.identity))
 
     def unload(self, exchange: Exchange, names: Names) -> None:
         try:

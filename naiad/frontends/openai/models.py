@@ -19,12 +19,12 @@ from naiad.frontends.token_estimate import is_language
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.protocol.openai.embedding import EmbeddingSpec, embedding_spec
 from naiad.protocol.openai.error import OpenAiError, bad_request, unknown_model
+from naiad.repository.config.override_check import BLS_PARAMETER
 from naiad.transport.http1.exchange import Exchange
 
 if TYPE_CHECKING:
     from naiad.repository.model import Model
 
-BLS_PARAMETER = "tensorrt_llm_model_name"
 _TASK = "task"
 _SAMPLING_DEFAULTS = "sampling_defaults"
 

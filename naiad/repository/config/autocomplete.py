@@ -20,6 +20,15 @@ from naiad.repository.config.problem import InvalidConfigError, Problem
 
 SEQUENCE_IDLE_DEFAULT_US = 1_000_000
 DEFAULT_MAX_BATCH_SIZE = 4
+COMPLETED = (
+    "max_batch_size",
+    "input",
+    "output",
+    "dynamic_batching",
+    "sequence_batching",
+    "model_transaction_policy",
+)
+"""The fields that a model may complete."""
 
 
 class Framework(msgspec.Struct, frozen=True):
@@ -172,15 +181,7 @@ def default_max_batch_size(backend_config: dict[str, dict[str, str]], backend: s
 def apply_auto_complete(config: ModelConfig, returned: dict[str, Any]) -> None:
     """Applies what a backend or a model's auto_complete_config returned; other fields of it are
     ignored."""
-    allowed = (
-        "max_batch_size",
-        "input",
-        "output",
-        "dynamic_batching",
-        "sequence_batching",
-        "model_transaction_policy",
-    )
-    found = parse_override_dict({name: returned[name] for name in allowed if name in returned})
+    found = parse_override_dict({name: returned[name] for name in COMPLETED if name in returned})
     if "max_batch_size" in returned:
         config.max_batch_size = found.max_batch_size
     for name in ("input", "output"):

@@ -6,6 +6,8 @@ from naiad.pb.model_config_pb2 import ModelConfig, ModelQueuePolicy
 from naiad.repository.config.problem import ProblemList
 from naiad.repository.config.source_map import entry_path
 
+MAX_PRIORITY_LEVELS = 10_000
+
 
 def check_dynamic_batching(config: ModelConfig, found: ProblemList) -> None:
     if not config.HasField("dynamic_batching"):
@@ -16,6 +18,15 @@ def check_dynamic_batching(config: ModelConfig, found: ProblemList) -> None:
         config, list(batching.preferred_batch_size), path, "dynamic batching preferred size", found
     )
     levels = batching.priority_levels
+    if levels > MAX_PRIORITY_LEVELS:
+        found.add(
+            "priority-levels",
+            f"dynamic batching has {levels} priority levels for {config.name}; the server keeps a "
+            f"queue for each, and allows {MAX_PRIORITY_LEVELS}",
+            f"{path}.priority_levels",
+            found=str(levels),
+            expected=f"at most {MAX_PRIORITY_LEVELS}",
+        )
     if levels and not 1 <= batching.default_priority_level <= levels:
         message = f"default priority level must be in range [1, {levels}] for {config.name}"
         shown = str(batching.default_priority_level)

@@ -18,6 +18,7 @@ from naiad.repository.config.validate_batching import check_preferred_sizes
 from naiad.repository.config.validate_io import dims_text
 
 Control = ModelSequenceBatching.Control
+MAX_SLOTS = 1 << 20
 _FLAGS = ("int32_false_true", "fp32_false_true", "bool_false_true")
 _CORRID_TYPES = (TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32, TYPE_STRING)
 
@@ -62,7 +63,25 @@ def check_sequence_batching(config: ModelConfig, found: ProblemList) -> None:
             expected="a share of the slots, 0.0 to 1.0",
             fix="write 0.5 for half of them",
         )
+    _check_slots(config, found)
     _check_states(config, found)
+
+
+def _check_slots(config: ModelConfig, found: ProblemList) -> None:
+    """Each instance has a table with a row for each sequence that it may hold."""
+    batching = config.sequence_batching
+    is_oldest = batching.HasField("oldest") and bool(batching.oldest.max_candidate_sequences)
+    slots = batching.oldest.max_candidate_sequences if is_oldest else config.max_batch_size
+    if not 0 <= slots <= MAX_SLOTS and (is_oldest or slots > 0):
+        path = "sequence_batching.oldest.max_candidate_sequences"
+        found.add(
+            "sequence-slots",
+            f"an instance of {config.name} would hold {slots} sequences; the server allows "
+            f"{MAX_SLOTS}",
+            path if is_oldest else "max_batch_size",
+            found=str(slots),
+            expected=f"0 to {MAX_SLOTS}",
+        )
 
 
 def _check_controls(config: ModelConfig, found: ProblemList) -> None:

@@ -63,18 +63,6 @@ def read_worker_settings(config: ModelConfig) -> WorkerSettings:
     )
 
 
-def has_variables(override: str | bytes) -> bool:
-    """True if the config of a load request, which is JSON, sets environment variables. One that
-    cannot be read sets none: the load reports it."""
-    try:
-        config = msgspec.json.decode(override)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
-    parameters = config.get("parameters") if isinstance(config, dict) else None
-    names = parameters if isinstance(parameters, dict) else {}
-    return any(name.startswith(VARIABLE_PREFIX) for name in names)
-
-
 def check_worker_settings(config: ModelConfig, found: ProblemList) -> None:
     for bad in _bad_parameters(config):
         found.add(

@@ -11,7 +11,9 @@ import asyncio
 
 from naiad import log
 from naiad.errors import NaiadError
+from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.agents import run_agents
+from naiad.repository.config.override_check import require_open
 from naiad.repository.load.failure import brief_reason
 from naiad.repository.load.loader import ConfiguredProcess, Loader
 from naiad.repository.model import Model
@@ -64,8 +66,11 @@ class CopyStarter:
         await run_agents(config, source.directory)
         try:
             if source.should_configure:
+                own = await self._complete_own(source, version)
                 configured = await self._loader.configure(config, version, source.directory)
-                config = self._sources.complete(source, configured.config_json)
+                config = self._sources.complete(source.file, configured.config_json)
+                if own is not None:
+                    require_open(config, own)
             model = await self._loader.start_copy(
                 config, version, source.versions, source.directory, configured
             )
@@ -77,6 +82,16 @@ class CopyStarter:
             source.folder.hold()
             model.on_stopped.append(source.folder.release)
         return model
+
+    async def _complete_own(self, source: ModelSource, version: int) -> ModelConfig | None:
+        """The config in the repository as the model completes it, where the config of a load
+        request must equal it."""
+        if source.own_file is None:
+            return None
+        own = source.own_file
+        configured = await self._loader.configure(own.config, version, source.directory)
+        await self._loader.discard(configured)
+        return self._sources.complete(own, configured.config_json)
 
 
 def failures(copies: Copies) -> dict[int, NaiadError]:

@@ -14,6 +14,7 @@ import msgspec
 
 from naiad import log
 from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.repository.config.override_check import OverrideRefusedError
 from naiad.repository.load.ensemble_parts import EnsembleParts
 from naiad.repository.model_source import (
     DUPLICATE,
@@ -158,6 +159,9 @@ class LoadScopes:
         except NoVersionError as error:
             log.error(f"failed to load '{name}': {error.message}")
             node.error = invalid_arg(f"load failed for model '{name}': {error.message}\n")
+        except OverrideRefusedError as error:
+            log.error(f"failed to load '{name}': {error.message}")
+            node.error = error
         except NaiadError as error:
             node.error = poll_failure(name, error)
         if node.source is not None and node.source.parts:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from naiad.errors import NaiadError, unavailable
+from naiad.repository.config.override_check import FULL_RIGHTS, OverrideRights
 from naiad.repository.entry import Entry
 from naiad.repository.load.draining import Drains
 from naiad.repository.load.load_locks import LoadLocks
@@ -38,10 +39,16 @@ class Operations:
 
     # One model, for a client.
 
-    async def reload(self, name: str, parameters: dict[str, str | bytes], caller: str = "") -> None:
+    async def reload(
+        self,
+        name: str,
+        parameters: dict[str, str | bytes],
+        caller: str = "",
+        rights: OverrideRights = FULL_RIGHTS,
+    ) -> None:
         """Returns when the new copy serves. Raises NaiadError. `caller` is the instance whose model
         made the request, if one did."""
-        await self._run_to_end(self._reload(name, parameters, caller))
+        await self._run_to_end(self._reload(name, parameters, caller, rights))
 
     async def unload(self, name: str, *, unload_dependents: bool, caller: str = "") -> None:
         """Returns when the model accepts no more requests. It stops when those in flight are
@@ -67,11 +74,13 @@ class Operations:
                 raise unavailable("Server exiting") from None
             raise
 
-    async def _reload(self, name: str, parameters: dict[str, str | bytes], caller: str) -> None:
+    async def _reload(
+        self, name: str, parameters: dict[str, str | bytes], caller: str, rights: OverrideRights
+    ) -> None:
         await asyncio.to_thread(self._sources.refresh, [name])
         override = Override()
         if parameters:
-            override = await asyncio.to_thread(self._sources.override, name, parameters)
+            override = await asyncio.to_thread(self._sources.override, name, parameters, rights)
         try:
             await self._reloader.reload(name, override, caller)
         finally:

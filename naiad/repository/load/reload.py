@@ -17,6 +17,7 @@ import msgspec
 
 from naiad import log
 from naiad.errors import NaiadError, invalid_arg
+from naiad.repository.config.override_check import OverrideRefusedError
 from naiad.repository.entry import Entry
 from naiad.repository.load.copies import Copies, CopyStarter, failures
 from naiad.repository.load.ensemble_parts import EnsembleParts
@@ -76,6 +77,8 @@ class Reloader:
 
     async def _reload_model(self, node: Node, lock: LoadLock) -> None:
         """Raises NaiadError; what served before still serves then."""
+        if isinstance(node.error, OverrideRefusedError):
+            raise node.error
         entry = self._entries.add(node.key, node.name, node.namespace)
         entry.is_explicit |= node.is_requested
         if node.source is None:

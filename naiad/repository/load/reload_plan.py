@@ -62,6 +62,7 @@ def plan_reload(
             or is_forced
             or version in broken
             or source.folder is not None
+            or source.own_file is not None
             or (old.files, old.config) != (origin.files, origin.config)
         ):
             start.append(version)

@@ -340,6 +340,27 @@ async def test_stop_refuses_new_requests_and_waits_for_those_in_flight() -> None
     assert bench.order == ["a", "b"]
 
 
+async def test_stop_does_not_wait_for_the_queue_delay() -> None:
+    bench = Bench(BatchRule(8, frozenset({8}), 2**63))
+    bench.send("a", "b")
+    bench.clock.turn()
+    assert bench.instances[0].ids == []
+    stopping = asyncio.create_task(bench.scheduler.stop())
+    await asyncio.sleep(0)
+    bench.clock.turn()
+    assert bench.instances[0].ids == [["a", "b"]]
+    bench.instances[0].finish()
+    await stopping
+    assert bench.order == ["a", "b"]
+
+
+def test_a_default_priority_without_levels_is_the_only_level() -> None:
+    bench = Bench(BatchRule(1), default_priority_level=5)
+    bench.send("a")
+    bench.clock.turn()
+    assert bench.instances[0].ids == [["a"]]
+
+
 def test_an_instance_that_is_lent_is_recalled_when_a_request_waits_for_it() -> None:
     bench = Bench(may_lend=True)
     (instance,) = bench.instances

@@ -228,3 +228,33 @@ def test_reads_no_labels_outside_the_models_folder(tmp_path: Path) -> None:
     config = parse_text(text, ModelConfig, "m/config.pbtxt").message
     with pytest.raises(NaiadError, match="not inside the model's folder"):
         build_spec(config, 1, [1], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "dynamic_batching { priority_levels: 10001 default_priority_level: 1 }",
+            "dynamic batching has 10001 priority levels for m; the server keeps a queue for each, "
+            "and allows 10000",
+        ),
+        (
+            "sequence_batching { oldest { max_candidate_sequences: 1048577 } }",
+            "an instance of m would hold 1048577 sequences; the server allows 1048576",
+        ),
+        (
+            "sequence_batching { oldest { max_candidate_sequences: -1 } }",
+            "an instance of m would hold -1 sequences; the server allows 1048576",
+        ),
+    ],
+)
+def test_numbers_that_would_fill_the_memory_are_refused(text: str, message: str) -> None:
+    assert messages(text) == [message]
+
+
+def test_the_slots_of_a_direct_model_are_its_batch_size() -> None:
+    text = GOOD.replace("max_batch_size: 8", "max_batch_size: 2000000")
+    parsed = parse_text(text + "sequence_batching { direct { } }", ModelConfig, "m/config.pbtxt")
+    (problem,) = validate_config(parsed.message, lines=parsed.lines)
+    assert problem.path == "max_batch_size"
+    assert problem.message.startswith("an instance of m would hold 2000000 sequences")

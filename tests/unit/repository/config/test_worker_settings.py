@@ -11,7 +11,6 @@ from naiad.repository.config.source_map import SourceMap
 from naiad.repository.config.worker_settings import (
     WorkerSettings,
     check_worker_settings,
-    has_variables,
     read_worker_settings,
 )
 
@@ -72,18 +71,3 @@ def test_an_ensemble_has_no_process() -> None:
     ensemble.ensemble_scheduling.SetInParent()
     with pytest.raises(NaiadError, match="an ensemble has no process of its own"):
         read_worker_settings(ensemble)
-
-
-@pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ('{"parameters": {"ENV:A": {"string_value": "x"}}}', True),
-        (r'{"parameters": {"\u0045NV:A": null}}', True),
-        ('{"parameters": {"other": {"string_value": "ENV:A"}}}', False),
-        ('{"parameters": []}', False),
-        ("[1]", False),
-        ("not JSON", False),
-    ],
-)
-def test_variables_of_a_load_request_are_seen(override: str, expected: bool) -> None:
-    assert has_variables(override) is expected
