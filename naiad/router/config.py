@@ -73,8 +73,14 @@ class ModelSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder of the checkpoint, or its tokenizer.json; policy `prefix` needs it."""
     block_size: int = 0
     """The tokens of a block of the KV cache; 0 learns it from the engine's events."""
+    response_timeout_s: float = 0.0
+    """The end of an inference whose response does not begin; 0 waits for as long as the client."""
     options: dict[str, str | int | float | bool] = {}
     """Arguments of a policy of the user's own."""
+
+    def __post_init__(self) -> None:
+        if self.response_timeout_s < 0:
+            raise ValueError("response_timeout_s must not be negative")
 
 
 class HealthOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,6 +129,9 @@ class RouterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     it: whoever starts replicas reads naiad_router_waiting_requests."""
     max_wait_s: float = 60.0
     """How long such a request waits for a replica."""
+    read_timeout_s: float = 60.0
+    """The end of a request for metadata, a configuration or statistics whose response does not
+    begin; 0 waits for as long as the client."""
     max_waiting: int = 1024
     """Such requests that wait at the same time; more are refused."""
 
@@ -171,6 +180,10 @@ def check_replica(spec: ReplicaSpec) -> None:
             )
     if "/" in spec.name:
         raise invalid_arg(f"replica name '{spec.name}' must not contain '/'")
+    for field in ("name", "node", "note", "kv_events", "kv_replay"):
+        text = getattr(spec, field)
+        if any(not character.isprintable() for character in text):
+            raise invalid_arg(f"replica {field} {text!a} has a control character")
 
 
 def check_replicas(specs: tuple[ReplicaSpec, ...]) -> None:

@@ -35,12 +35,20 @@ _MAX_ROUTINGS = 4096
 class ModelRouting:
     """How requests of one model are routed."""
 
-    __slots__ = ("choose", "is_idempotent", "observer", "policy_name", "prepare")
+    __slots__ = (
+        "choose",
+        "is_idempotent",
+        "observer",
+        "policy_name",
+        "prepare",
+        "response_timeout_s",
+    )
 
     def __init__(self, policy_name: str, policy: Policy, spec: ModelSpec) -> None:
         self.policy_name = policy_name
         self.choose = policy.choose
         self.is_idempotent = spec.idempotent
+        self.response_timeout_s = spec.response_timeout_s
         self.prepare: Callable[[Relay, Callable[[], bool]], bool] | None = getattr(
             policy, "prepare", None
         )
@@ -174,6 +182,11 @@ class RouterCore:
         observer = relay.routing.observer
         if observer is not None:
             self._tell(relay, observer.on_first_byte, relay, replica, wait_s)
+
+    def no_response(self, relay: Relay, replica: Replica) -> None:
+        """The time for the response is over."""
+        wait_s = time.monotonic() - relay.sent_s
+        self.fleet.on_timeout(replica, relay.model, wait_s)
 
     def reserve_tokens(self, admission: Admission | None, model: str, num_bytes: int) -> None:
         """For a request of Triton's protocol to a language model. Raises NaiadError if the key has

@@ -10,11 +10,13 @@ Rule: the candidates of a model are computed when something has changed, not per
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections.abc import Callable, Iterator
 
 from naiad import log
 from naiad.errors import NaiadError, invalid_arg, not_found
+from naiad.router.address import is_same_place
 from naiad.router.breaker import BreakerState
 from naiad.router.config import ReplicaSpec, RouterConfig, check_replica
 from naiad.router.outlier import OutlierDetector, OutlierRecord
@@ -39,6 +41,10 @@ class Fleet:
         self.detector = OutlierDetector(config.outlier, clock_s)
         self.on_unreachable: Callable[[Replica], None] | None = None
         """Called when a request could not reach a replica: its health is worth a check."""
+        self.own_places: set[tuple[str, int]] = set()
+        """Host and port of the router's own sockets, which are no replicas."""
+        self.own_id = secrets.token_hex(8)
+        """Health checks carry it: a replica that knows it is this router, by whatever name."""
         self.generation = 0
         """Grows whenever the candidates of a model may have changed."""
         self._clock_s = clock_s
@@ -54,6 +60,11 @@ class Fleet:
         """Raises NaiadError for a replica that is there already."""
         check_replica(spec)
         name, authority = spec.full_name, spec.http_address.authority
+        for address in filter(None, (spec.http_address, spec.grpc_address)):
+            if any(is_same_place(address, host, port) for host, port in self.own_places):
+                raise invalid_arg(
+                    f"replica '{name}': {address.authority} is the address of this router itself"
+                )
         for other in self.replicas.values():
             if other.name == name:
                 raise invalid_arg(f"there is a replica with the name '{name}' already")
@@ -206,6 +217,13 @@ class Fleet:
         if breaker.num_failures or breaker.state is not BreakerState.CLOSED:
             breaker.on_success()
             self.changed()
+        self._judge(replica, model, is_error=is_error, duration_s=duration_s)
+
+    def on_timeout(self, replica: Replica, model: str, duration_s: float) -> None:
+        """A response has not come in its time, which says nothing about the connection."""
+        self._judge(replica, model, is_error=True, duration_s=duration_s)
+
+    def _judge(self, replica: Replica, model: str, *, is_error: bool, duration_s: float) -> None:
         record = replica.records.get(model)
         if record is None:
             record = replica.record(model)

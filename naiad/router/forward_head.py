@@ -1,25 +1,23 @@
 """The head that a replica gets in place of the client's.
 
 Everything that the client sent stays as it was, request ids, traces and keys included, except for
-fields that concern one connection and `Host`, which names the replica.
-Rule: requests with the same head share a ForwardHead, so a head is rendered once per replica.
+fields that concern one connection, `Host`, which names the replica, and the length of the body.
+Rule: the length is that of the body which follows, whatever the client wrote. Requests with the
+      same head share a ForwardHead, so a head is rendered once per replica.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from naiad.router.http_fields import HOP_BY_HOP, WRITTEN, named_in_connection
 from naiad.transport.http1.head import Head
 
-_HOP_BY_HOP = frozenset((
-    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
-    b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect", b"host",
-))  # fmt: skip
 _SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
 class ForwardHead:
-    __slots__ = ("_end", "_has_length", "_rendered", "_start", "is_openai", "is_safe")
+    __slots__ = ("_end", "_rendered", "_start", "is_openai", "is_safe")
 
     def __init__(
         self,
@@ -34,19 +32,17 @@ class ForwardHead:
         self.is_openai = is_openai
         self.is_safe = head.method in _SAFE_METHODS
         target = head.path + (b"?" + head.query if head.query else b"")
-        dropped = _HOP_BY_HOP | {
-            name.strip().lower() for name in head.headers.get(b"connection", b"").split(b",")
-        }
-        self._has_length = not head.is_chunked
-        if head.is_chunked:
-            dropped |= {b"content-length"}
+        keys = frozenset(name.encode() for name in key_headers)
+        named = named_in_connection(head.headers.get(b"connection", b""), keys)
+        dropped = HOP_BY_HOP | WRITTEN | named
         lines = []
         if replica_key:
-            dropped |= {name.encode() for name in key_headers}
+            dropped |= keys
             lines.append(b"Authorization: Bearer %b\r\n" % replica_key.encode())
         for line in head.text.split(b"\r\n")[1:]:
             name = line.partition(b":")[0].lower()
-            if line and name not in dropped:
+            # A field that the parser did not see has no place in what is sent.
+            if name in head.headers and name not in dropped:
                 lines.append(line + b"\r\n")
         self._start = b"%b %b HTTP/1.1\r\nHost: " % (head.method.encode("ascii"), target)
         self._end = b"\r\n" + b"".join(lines)
@@ -55,11 +51,7 @@ class ForwardHead:
     def render(self, authority: str, body_bytes: int) -> bytes:
         rendered = self._rendered.get(authority)
         if rendered is None:
-            rendered = self._start + authority.encode() + self._end
-            if self._has_length:
-                rendered += b"\r\n"
-                self._rendered[authority] = rendered
-        if not self._has_length:
-            # A chunked body has been received as a whole, so its length is known now.
-            rendered += b"Content-Length: %d\r\n\r\n" % body_bytes
-        return rendered
+            rendered = self._rendered[authority] = self._start + authority.encode() + self._end
+        if not body_bytes and self.is_safe:
+            return rendered + b"\r\n"
+        return b"%bContent-Length: %d\r\n\r\n" % (rendered, body_bytes)

@@ -16,6 +16,7 @@ import msgspec
 
 from naiad.core.tensor import Buffer
 from naiad.router.address import Address
+from naiad.router.http_fields import is_for_client
 from naiad.router.http_pool import CONNECT_LIMIT_S, connect_reason
 from naiad.transport.grpc.status import Status
 from naiad.transport.http2.connection import Http2Connection
@@ -48,7 +49,7 @@ _LIMITS = Http2Limits(
 )
 _RESERVED = frozenset((
     b":status", b"content-type", b"grpc-status", b"grpc-message", b"grpc-encoding",
-    b"grpc-accept-encoding", b"server", b"date", b"content-length",
+    b"grpc-accept-encoding", b"server", b"date", b"content-length", b"host",
 ))  # fmt: skip
 
 
@@ -85,7 +86,11 @@ def read_head(headers: HeaderList) -> GrpcResponseHead:
         found.get(b":status", b""),
         number,
         found.get(b"grpc-message", b""),
-        tuple((name, value) for name, value in headers if name not in _RESERVED),
+        tuple(
+            (name, value)
+            for name, value in headers
+            if name not in _RESERVED and is_for_client(name, value)
+        ),
     )
 
 

@@ -12,9 +12,10 @@ from urllib.parse import unquote_to_bytes
 
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError
+from naiad.frontends.grpc.frontend import MODEL_INFER
 from naiad.frontends.grpc.response import fail
 from naiad.router.grpc_pool import GrpcResponseHead
-from naiad.router.relay import Relay
+from naiad.router.relay import Relay, ReplicaError
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import PREFIX_BYTES, MessageReader
 from naiad.transport.grpc.method import RequestHead
@@ -74,7 +75,7 @@ class CallBlocks:
         if self._replica_key:
             headers.append((b"authorization", f"Bearer {self._replica_key}".encode()))
         for name, value in head.metadata.items():
-            if name not in self._key_headers:
+            if name not in self._key_headers and name != "host":
                 headers.append((name.encode("latin-1"), value.encode("latin-1")))
         return encode_headers(headers)
 
@@ -137,9 +138,20 @@ class GrpcRelay(Relay):
             self._blocks.block(self._call.head, address.authority, is_tls=address.is_tls), self
         )
 
+    @property
+    def is_read(self) -> bool:
+        return self.path != MODEL_INFER
+
+    def leave(self, replica: Replica) -> None:
+        if replica.grpc_pool is not None:
+            replica.grpc_pool.cancel(self)
+
     def respond_error(self, error: NaiadError) -> None:
         self._message = b""
-        fail(self._call, error)
+        if isinstance(error, ReplicaError) and error.http_status == 504:
+            self._call.finish(Status.DEADLINE_EXCEEDED, error.message)
+        else:
+            fail(self._call, error)
 
     # The response; see CallOwner.
 
@@ -221,5 +233,5 @@ class GrpcRelay(Relay):
         replica = self.replica
         self.note_end()
         self._drop_reader()
-        if replica is not None and replica.grpc_pool is not None:
-            replica.grpc_pool.cancel(self)
+        if replica is not None:
+            self.leave(replica)

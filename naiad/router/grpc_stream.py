@@ -250,7 +250,11 @@ class StreamLeg(Relay):
         replica = self.replica
         self.note_end()
         self._reader.release()
-        if replica is not None and replica.grpc_pool is not None:
+        if replica is not None:
+            self.leave(replica)
+
+    def leave(self, replica: Replica) -> None:
+        if replica.grpc_pool is not None:
             replica.grpc_pool.cancel(self)
 
     def set_paused(self, is_paused: bool) -> None:

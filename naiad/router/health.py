@@ -2,8 +2,10 @@
 
 In:  HTTP responses of Naiad and Triton (`/v2/health/ready`, `/v2/repository/index`) or vLLM
      (`/health`, `/v1/models`). Out: the state and the models of the replica, in the Fleet.
-Rule: each check opens a connection of its own, as a new client would. A refused connection means
-      down at once; a check without a response counts, because a busy machine may be late.
+Rule: each check opens a connection of its own, as a new client would, and asks all its questions
+      there. Each question has the whole time limit: a replica far away needs several round trips.
+      A refused connection means down at once; a check without a response counts, because a busy
+      machine may be late.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ import msgspec
 from naiad.router.address import Address
 from naiad.router.fleet import Fleet
 from naiad.router.http_pool import connect_reason
-from naiad.router.http_response import BadResponseError, parse_response_head
+from naiad.router.http_response import BadResponseError, HeadCache, ResponseReader
 from naiad.router.replica import Replica, ReplicaState
-from naiad.transport.http1.chunked import ChunkedDecoder, ChunkError
 
 _MAX_RESPONSE_BYTES = 32 * 1024 * 1024
 
@@ -67,7 +68,9 @@ class HealthCheck:
         self._fleet = fleet
         self._replica = replica
         self._tls = tls
-        self._headers = f"Authorization: Bearer {key}\r\n" if key else ""
+        self._headers = f"X-Naiad-Router: {fleet.own_id}\r\n"
+        if key:
+            self._headers += f"Authorization: Bearer {key}\r\n"
         self._on_down = on_down
         self._num_failures = 0
         self._is_due = asyncio.Event()
@@ -89,12 +92,13 @@ class HealthCheck:
 
     async def check(self) -> None:
         replica, health = self._replica, self._fleet.config.health
+        address = replica.spec.http_address
+        questions = Questions(address, self._tls, self._headers, health.timeout_s)
         try:
-            async with asyncio.timeout(health.timeout_s):
-                await self._ask()
+            await self._ask(questions)
         except NotAServerError as error:
             self._set_down(str(error))
-        except (OSError, BadResponseError, ChunkError, EOFError, TimeoutError) as error:
+        except (OSError, BadResponseError, EOFError, TimeoutError) as error:
             self._num_failures += 1
             is_refused = isinstance(error, ConnectionError | ssl.SSLError) or (
                 isinstance(error, OSError) and not isinstance(error, TimeoutError)
@@ -111,6 +115,8 @@ class HealthCheck:
                 self._set_down(reason)
         else:
             self._num_failures = 0
+        finally:
+            questions.close()
 
     def _set_down(self, reason: str) -> None:
         replica = self._replica
@@ -119,17 +125,19 @@ class HealthCheck:
             down_s = time.monotonic() - replica.since_s
             self._on_down(replica, reason, down_s > self._fleet.config.health.abandon_s)
 
-    async def _ask(self) -> None:
+    async def _ask(self, questions: Questions) -> None:
         replica = self._replica
-        status, _ = await self._fetch("GET", "/v2/health/ready")
+        status, _ = await questions.ask("GET", "/v2/health/ready")
+        if status == 508:
+            raise NotAServerError(f"{replica.spec.http_address.authority} is this router itself")
         if status == 404:  # vLLM
-            status, _ = await self._fetch("GET", "/health")
+            status, _ = await questions.ask("GET", "/health")
         if status == 404:
             raise NotAServerError(
                 f"{replica.spec.http_address.authority} responds, but is not a Naiad, Triton or "
                 "vLLM server: /v2/health/ready and /health do not exist"
             )
-        models, unserved = await self._models()
+        models, unserved = await self._models(questions)
         is_ready = status == 200
         self._fleet.set_models(replica, models, unserved)
         self._fleet.set_state(
@@ -138,11 +146,13 @@ class HealthCheck:
             "" if is_ready else f"its readiness check has status {status}",
         )
 
-    async def _models(self) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
+    async def _models(
+        self, questions: Questions
+    ) -> tuple[dict[str, frozenset[str]], dict[str, str]]:
         """The models that are ready, with their versions, and those that are not, with a reason."""
         versions: dict[str, set[str]] = {}
         unserved: dict[str, str] = {}
-        status, body = await self._fetch("POST", "/v2/repository/index", b"{}")
+        status, body = await questions.ask("POST", "/v2/repository/index", b"{}")
         if status in (401, 403):
             raise NotAServerError(
                 f"it refuses /v2/repository/index with status {status}: give the router an API key "
@@ -155,7 +165,7 @@ class HealthCheck:
                     versions.setdefault(row.name, set()).add(row.version)
                 else:
                     unserved[row.name] = row.reason or "not loaded"
-        status, body = await self._fetch("GET", "/v1/models")
+        status, body = await questions.ask("GET", "/v1/models")
         if status == 200:
             cards = _decode(_cards_decoder, body, "/v1/models").data
             self._replica.openai_models = frozenset(card.id for card in cards)
@@ -169,10 +179,6 @@ class HealthCheck:
             unserved.pop(name, None)
         return {name: frozenset(found) for name, found in versions.items()}, unserved
 
-    async def _fetch(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        address = self._replica.spec.http_address
-        return await fetch(address, method, path, body, tls=self._tls, headers=self._headers)
-
 
 def _decode(decoder: msgspec.json.Decoder[Any], body: bytes, path: str) -> Any:
     try:
@@ -181,46 +187,65 @@ def _decode(decoder: msgspec.json.Decoder[Any], body: bytes, path: str) -> Any:
         raise NotAServerError(f"its response to {path} cannot be read: {error}") from None
 
 
-async def fetch(
-    address: Address,
-    method: str,
-    path: str,
-    body: bytes = b"",
-    *,
-    tls: ssl.SSLContext | None = None,
-    headers: str = "",
-) -> tuple[int, bytes]:
-    """Sends one request over a connection of its own. Raises OSError, EOFError, BadResponseError or
-    ChunkError."""
-    reader, writer = await asyncio.open_connection(
-        address.host, address.port, ssl=tls, server_hostname=address.host if tls else None
-    )
-    try:
+class Questions:
+    """Requests over one connection, one after the other."""
+
+    def __init__(
+        self, address: Address, tls: ssl.SSLContext | None, headers: str, limit_s: float
+    ) -> None:
+        """`limit_s` is the time for connecting, and for each response."""
+        self._address = address
+        self._tls = tls
+        self._headers = headers
+        self._limit_s = limit_s
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._reader = ResponseReader(HeadCache())
+
+    async def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Raises OSError, EOFError, TimeoutError or BadResponseError."""
+        if self._streams is None:
+            async with asyncio.timeout(self._limit_s):
+                self._streams = await asyncio.open_connection(
+                    self._address.host,
+                    self._address.port,
+                    ssl=self._tls,
+                    server_hostname=self._address.host if self._tls else None,
+                )
+        async with asyncio.timeout(self._limit_s):
+            return await self._exchange(*self._streams, method, path, body)
+
+    async def _exchange(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        method: str,
+        path: str,
+        body: bytes,
+    ) -> tuple[int, bytes]:
         kind = "Content-Type: application/json\r\n" if body else ""
         length = f"Content-Length: {len(body)}\r\n" if method == "POST" else ""
-        head = (
-            f"{method} {path} HTTP/1.1\r\nHost: {address.authority}\r\nConnection: close\r\n"
-            f"{kind}{length}{headers}\r\n"
-        )
-        writer.write(head.encode() + body)
-        try:
-            block = await reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
-            raise BadResponseError("the head of the response is too long") from None
-        response = parse_response_head(block)
-        if response.content_length > _MAX_RESPONSE_BYTES:
-            raise BadResponseError("the response is too long")
-        if response.content_length >= 0:
-            return response.status, await reader.readexactly(response.content_length)
-        decoder = ChunkedDecoder(_MAX_RESPONSE_BYTES, _MAX_RESPONSE_BYTES)
+        head = f"{method} {path} HTTP/1.1\r\nHost: {self._address.authority}\r\n"
+        writer.write(f"{head}{kind}{length}{self._headers}\r\n".encode() + body)
+        response = self._reader
+        response.begin()
         parts: list[bytes] = []
-        while data := await reader.read(1 << 16):
-            if not response.is_chunked:
-                parts.append(data)
-                continue
-            decoder.feed(data)
-            if decoder.is_done:
+        num_bytes = 0
+        while not response.is_complete:
+            data = await reader.read(1 << 16)
+            if not data and response.ends_with_connection:
                 break
-        return response.status, bytes(decoder.body) if response.is_chunked else b"".join(parts)
-    finally:
-        writer.close()
+            if not data:
+                raise EOFError("the replica closed the connection before its response was complete")
+            parts.append(response.feed(data))
+            num_bytes += len(parts[-1])
+            if num_bytes > _MAX_RESPONSE_BYTES:
+                raise BadResponseError("the response is too long")
+        assert response.head is not None
+        if response.head.is_closing or response.has_excess:
+            self.close()
+        return response.head.status, b"".join(parts)
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None

@@ -221,7 +221,10 @@ class HttpRouter:
     # What the router knows itself.
 
     def _ready(self, exchange: Exchange, names: Names) -> None:
-        respond_empty(exchange, 200 if self._core.is_ready else 400)
+        if exchange.header("x-naiad-router") == self._core.fleet.own_id:
+            respond_empty(exchange, 508)
+        else:
+            respond_empty(exchange, 200 if self._core.is_ready else 400)
 
     def _health(self, exchange: Exchange, names: Names) -> None:
         respond_empty(exchange, 200 if self._core.is_ready else 503)

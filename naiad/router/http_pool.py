@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,21 +17,18 @@ from typing import Protocol, cast
 
 from naiad.core.tensor import Buffer
 from naiad.router.address import Address
-from naiad.router.http_response import BadResponseError, HeadCache, ResponseHead
-from naiad.transport.http1.chunked import ChunkedDecoder, ChunkError
+from naiad.router.http_response import BadResponseError, HeadCache, ResponseHead, ResponseReader
 
 CONNECT_LIMIT_S = 3.0
 IDLE_LIMIT_S = 4.0
 """Servers close idle connections, uvicorn's after 5 s. A request that meets the end of one may not
 be sent again if it is not idempotent, so ours are closed first."""
-_MAX_HEAD_BYTES = 64 * 1024
-_JOIN_BYTES = 64 * 1024
 _WRITE_HIGH_BYTES = 1 << 20
 
 
 class ResponseOwner(Protocol):
-    """Receives one response: `on_whole`, or `on_head`, `on_data` and `on_end`; or `on_lost`, which
-    may come at any time and is the last call."""
+    """Receives one response: `on_whole`, or `on_head`, `on_data` and `on_end`; or `on_lost` or
+    `on_malformed`, which may come at any time and are the last call."""
 
     is_head_request: bool
     connection: UpstreamConnection | None
@@ -47,6 +43,9 @@ class ResponseOwner(Protocol):
     def on_lost(self, reason: str, *, is_unsent: bool, is_reused: bool) -> None:
         """`is_unsent`: no byte of the request has reached the replica. `is_reused`: the connection
         had served an earlier request, so that it may have ended for want of use."""
+
+    def on_malformed(self, reason: str) -> None:
+        """The replica sent something that is not a response to this request."""
 
 
 class HttpPool:
@@ -163,15 +162,14 @@ class HttpPool:
 
 
 class UpstreamConnection(asyncio.Protocol):
+    """Rule: it is used again only after the whole request has left and one whole response has come,
+    and not if a byte more has come."""
+
     __slots__ = (
-        "_decoder",
         "_has_served",
-        "_head",
-        "_heads",
-        "_held",
         "_is_paused",
-        "_left",
         "_pool",
+        "_reader",
         "_transport",
         "idle_since_s",
         "is_open",
@@ -180,24 +178,19 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __init__(self, pool: HttpPool) -> None:
         self._pool = pool
-        self._heads = pool.heads.heads
         self._transport: asyncio.Transport
         self.is_open = False
         self.owner: ResponseOwner | None = None
         self.idle_since_s = 0.0
         self._has_served = False
-        self._held = b""
-        """The beginning of a response head."""
-        self._head: ResponseHead | None = None
-        """The head of the response whose body is arriving."""
-        self._left = 0
         self._is_paused = False
-        self._decoder: ChunkedDecoder | None = None
+        self._reader = ResponseReader(pool.heads)
 
     def send(self, parts: Sequence[Buffer], owner: ResponseOwner) -> None:
         self.owner = owner
         owner.connection = self
         self._pool.busy.add(self)
+        self._reader.begin(is_head_request=owner.is_head_request)
         if len(parts) == 1:
             self._transport.write(parts[0])
         else:
@@ -243,8 +236,7 @@ class UpstreamConnection(asyncio.Protocol):
         owner, self.owner = self.owner, None
         if owner is None:
             return
-        head = self._head
-        if head is not None and head.content_length < 0 and not head.is_chunked:
+        if self._reader.ends_with_connection and exc is None:
             owner.on_end()
             return
         reason = f": {connect_reason(exc)}" if exc is not None else ""
@@ -259,95 +251,45 @@ class UpstreamConnection(asyncio.Protocol):
         if owner is None:
             self.close()  # a replica that sends without being asked cannot be understood
             return
-        if self._head is not None:
-            self._continue(owner, data)
+        reader = self._reader
+        is_first = reader.head is None
+        try:
+            piece = reader.feed(data)
+        except BadResponseError as error:
+            self.owner = None
+            self.close()
+            owner.on_malformed(str(error))
             return
-        if self._held:
-            data = self._held + data
-            self._held = b""
-        end = data.find(b"\r\n\r\n")
-        if end < 0:
-            if len(data) > _MAX_HEAD_BYTES:
-                self._break("the head of the response is too long")
-            else:
-                self._held = data
-            return
-        end += 4
-        block = data[:end]
-        head = self._heads.get(block)
+        head = reader.head
         if head is None:
-            try:
-                head = self._pool.heads.parse(block)
-            except BadResponseError as error:
-                self._break(str(error))
+            return
+        if is_first:
+            if reader.is_complete and (owner.is_head_request or not head.is_chunked):
+                whole, body_start = reader.data, reader.body_start
+                self._end(head)
+                owner.on_whole(head, whole, body_start)
                 return
-        if head.status < 200:  # an informational response comes before the response
-            if data[end:]:
-                self.data_received(data[end:])
-            return
-        if len(data) == end + head.content_length and not owner.is_head_request:
-            self._end(head)
-            owner.on_whole(head, data, end)
-            return
-        if owner.is_head_request:
-            self._end(head)
-            owner.on_whole(head, block, end)
-            return
-        self._head = head
-        self._left = head.content_length
-        self._decoder = ChunkedDecoder(sys.maxsize, sys.maxsize) if head.is_chunked else None
-        owner.on_head(head)
-        if self.owner is owner and len(data) > end:
-            self._continue(owner, data[end:])
-
-    def _continue(self, owner: ResponseOwner, data: bytes) -> None:
-        head = self._head
-        assert head is not None
-        decoder = self._decoder
-        if decoder is not None:
-            try:
-                stop = decoder.feed(data)
-            except ChunkError as error:
-                self._break(str(error))
-                return
-            if decoder.body:
-                piece = bytes(decoder.body)
-                decoder.body.clear()
-                owner.on_data(piece)
-            if decoder.is_done and self.owner is owner:
-                self._end(head, has_more=stop < len(data))
-                owner.on_end()
-            return
-        if self._left < 0:
-            owner.on_data(data)
-            return
-        if len(data) > self._left:
-            self._break("the response is longer than its Content-Length")
-            return
-        self._left -= len(data)
-        owner.on_data(data)
-        if self._left == 0 and self.owner is owner:
+            owner.on_head(head)
+        if piece and self.owner is owner:
+            owner.on_data(piece)
+        if reader.is_complete and self.owner is owner:
             self._end(head)
             owner.on_end()
 
-    def _end(self, head: ResponseHead, *, has_more: bool = False) -> None:
+    def _end(self, head: ResponseHead) -> None:
         """The response is complete."""
         self.owner = None
-        self._head = None
-        self._decoder = None
         self._has_served = True
         self.resume()  # the last bytes may have been too much for the client
-        if head.is_closing or has_more:
+        if (
+            head.is_closing
+            or self._reader.has_excess
+            or self._transport.get_write_buffer_size()  # the rest of the request
+        ):
             self._pool.busy.discard(self)
             self.close()
         else:
             self._pool.release(self)
-
-    def _break(self, reason: str) -> None:
-        owner, self.owner = self.owner, None
-        self.close()
-        if owner is not None:
-            owner.on_lost(reason, is_unsent=False, is_reused=False)
 
 
 def connect_reason(error: BaseException) -> str:

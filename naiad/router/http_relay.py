@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from naiad.core.tensor import Buffer
 from naiad.errors import Code, NaiadError
 from naiad.frontends.http.response import respond_error, respond_openai_error
-from naiad.protocol.openai.error import from_core, unknown_model
+from naiad.protocol.openai.error import OpenAiError, from_core, unknown_model
 from naiad.router.http_response import ResponseHead
-from naiad.router.relay import Relay
+from naiad.router.relay import Relay, ReplicaError
 from naiad.transport.http1.exchange import Exchange
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ class HttpRelay(Relay):
         return self._exchange.header(name)
 
     @property
+    def is_read(self) -> bool:
+        return self._forward.is_safe
+
+    @property
     def is_idempotent(self) -> bool:
         return self._forward.is_safe or super().is_idempotent
 
@@ -78,7 +82,13 @@ class HttpRelay(Relay):
             replica.http_pool.send((head, body), self)
 
     def respond_error(self, error: NaiadError) -> None:
-        if not self._is_openai:
+        if isinstance(error, ReplicaError):
+            if self._is_openai:
+                openai_error = OpenAiError(error.http_status, error.message, type="server_error")
+                respond_openai_error(self._exchange, openai_error)
+            else:
+                self._exchange.respond_error(error.http_status, error.message)
+        elif not self._is_openai:
             respond_error(self._exchange, error)
         elif error.code is Code.NOT_FOUND:
             respond_openai_error(self._exchange, unknown_model(self.model))
@@ -136,6 +146,13 @@ class HttpRelay(Relay):
         self.note_end()
         self._exchange.break_stream()
 
+    def on_malformed(self, reason: str) -> None:
+        self.connection = None
+        if self.is_responding:
+            self.on_lost(reason, is_unsent=False, is_reused=False)
+        else:
+            super().on_malformed(reason)
+
     # The client's side.
 
     def _on_flow(self, is_paused: bool) -> None:
@@ -150,9 +167,14 @@ class HttpRelay(Relay):
             return
         self.core.counters["cancelled"] += 1
         self.cancel_wait()
-        replica, connection = self.replica, self.connection
+        replica = self.replica
         self.note_end()
+        if replica is not None:
+            self.leave(replica)
+
+    def leave(self, replica: Replica) -> None:
+        connection, self.connection = self.connection, None
         if connection is not None:
             connection.abandon()
-        elif replica is not None:
+        else:
             replica.http_pool.cancel(self)

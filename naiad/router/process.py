@@ -248,6 +248,7 @@ class RouterProcess:
                     Code.UNAVAILABLE, f"failed to start {name}: '{address}:{port}' {reason}"
                 ) from error
             self._listeners.append(listener)
+            self._fleet.own_places |= {sock.getsockname()[:2] for sock in listener.sockets}
             services.append((name, f"{address}:{listener.sockets[0].getsockname()[1]}"))
         return services
 

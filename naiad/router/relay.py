@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from naiad.core.tensor import Buffer
-from naiad.errors import NaiadError, unavailable
+from naiad.errors import Code, NaiadError, unavailable
 
 if TYPE_CHECKING:
     from naiad.router.core import ModelRouting, RouterCore
@@ -22,12 +22,24 @@ if TYPE_CHECKING:
     from naiad.router.sequences import SequenceStep
 
 _monotonic = time.monotonic
+
+
+class ReplicaError(NaiadError):
+    """What a replica did makes it impossible to respond with what it sent."""
+
+    def __init__(self, http_status: int, message: str) -> None:
+        """`http_status` is 502 for a response that is none, 504 for one that did not come."""
+        super().__init__(Code.UNAVAILABLE, message)
+        self.http_status = http_status
+
+
 WAKE_CHECK_S = 0.1
 """How often a request looks whether a model that sleeps has a replica."""
 
 
 class Relay(ABC):
     __slots__ = (
+        "_limit",
         "_timer",
         "core",
         "is_over",
@@ -68,6 +80,8 @@ class Relay(ABC):
         self.wake_deadline_s = 0.0
         """Until when the request waits for a model that sleeps; 0 if it does not wait."""
         self._timer: asyncio.TimerHandle | None = None
+        self._limit: asyncio.TimerHandle | None = None
+        """Ends an attempt whose response does not begin."""
 
     # What a policy may read; see RoutedRequest.
 
@@ -89,8 +103,17 @@ class Relay(ABC):
         """Sends the request."""
 
     @abstractmethod
+    def leave(self, replica: Replica) -> None:
+        """Nobody wants the response of this replica any more."""
+
+    @abstractmethod
     def respond_error(self, error: NaiadError) -> None:
         """Responds to the client with an error of the router's own."""
+
+    @property
+    def is_read(self) -> bool:
+        """The request executes nothing."""
+        return False
 
     @property
     def is_idempotent(self) -> bool:
@@ -134,7 +157,19 @@ class Relay(ABC):
         self.num_attempts += 1
         replica.counters["requests"] += 1
         self.sent_s = _monotonic()
+        config, routing = self.core.config, self.routing
+        limit_s = config.read_timeout_s if self.is_read else routing.response_timeout_s
+        if limit_s:
+            loop = asyncio.get_running_loop()
+            self._limit = loop.call_later(limit_s, self._on_no_response, replica, limit_s)
         self.send(replica)
+
+    def _on_no_response(self, replica: Replica, limit_s: float) -> None:
+        """The request is not sent again: another replica may need as long."""
+        self._limit = None
+        self.core.no_response(self, replica)
+        self._refuse(504, f"replica '{replica.name}': no response within {limit_s:g} s")
+        self.leave(replica)
 
     def _await_wake(self) -> bool:
         """Waits for the first replica of a model that sleeps. False if there is no use in it."""
@@ -154,12 +189,27 @@ class Relay(ABC):
             self.wake_deadline_s = 0.0
             self.core.end_wait(self.model)
 
+    def on_malformed(self, reason: str) -> None:
+        """The replica sent something that is not a response to the request. It is not sent again:
+        nobody knows what the replica took it for."""
+        replica = self.replica
+        if replica is None or self.is_over:
+            return
+        self.core.fleet.on_failure(replica, "lost")
+        self._refuse(502, f"replica '{replica.name}': {reason}")
+
+    def _refuse(self, http_status: int, reason: str) -> None:
+        self.note_end()
+        self.core.counters["failures"] += 1
+        self.respond_error(ReplicaError(http_status, reason))
+
     def on_failure(self, reason: str, *, is_unsent: bool, is_reused: bool) -> None:
         """The attempt ended without a response."""
         replica = self.replica
         if replica is None or self.is_over:
             return
         self.replica = None
+        self._end_limit()
         if not is_reused:
             self.core.fleet.on_failure(replica, "connect_failures" if is_unsent else "lost")
         self.core.ended(self, replica)
@@ -184,6 +234,7 @@ class Relay(ABC):
             return False
         replica.counters["not_admitted"] += 1
         self.replica = None
+        self._end_limit()
         self.core.ended(self, replica)
         self._retry(replica, f"replica '{replica.name}' did not admit the request")
         return True
@@ -210,15 +261,22 @@ class Relay(ABC):
     def note_response(self, *, is_error: bool) -> None:
         """The response has begun, and its first byte goes to the client now."""
         self.is_responding = True
+        self._end_limit()
         assert self.replica is not None
         self.core.responded(self, self.replica, is_error)
 
     def note_end(self) -> None:
         """The response is complete, or will never be."""
         self.is_over = True
+        self._end_limit()
         replica, self.replica = self.replica, None
         if replica is not None:
             self.core.ended(self, replica)
+
+    def _end_limit(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
 
     def cancel_wait(self) -> None:
         self._end_wake()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from naiad.core.memory_budget import MemoryBudget
 from naiad.router.admin import AdminApi
 from naiad.router.config import ReplicaSpec, RouterConfig
 from naiad.router.core import RouterCore
 from naiad.router.fleet import Fleet
+from naiad.router.grpc_frontend import GrpcRouter
+from naiad.router.grpc_pool import GrpcPool
 from naiad.router.http_frontend import HttpRouter, RouterKeys
 from naiad.router.http_pool import HttpPool
 from naiad.router.replica import Replica, ReplicaState
@@ -23,6 +25,15 @@ Behaviour: TypeAlias = Callable[["FakeReplica", asyncio.StreamWriter], Awaitable
 
 async def respond_ok(replica: FakeReplica, writer: asyncio.StreamWriter) -> None:
     writer.write(whole(200, replica.name.encode()))
+
+
+class Behind(Protocol):
+    """A replica that listens."""
+
+    port: int
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
 
 
 def whole(status: int, body: bytes, *lines: str) -> bytes:
@@ -77,11 +88,13 @@ class FakeReplica:
 
 
 class Rig:
-    def __init__(self, core: RouterCore, router: HttpRouter, port: int) -> None:
+    def __init__(self, core: RouterCore, router: HttpRouter, port: int, grpc_port: int) -> None:
         self.core = core
         self.router = router
         self.port = port
+        self.grpc_port = grpc_port
         self.fakes: dict[str, FakeReplica] = {}
+        self.behind: list[Behind] = []
 
     @property
     def a(self) -> FakeReplica:
@@ -109,6 +122,19 @@ class Rig:
         finally:
             client.writer.close()
 
+    async def add(self, name: str, http: Behind, grpc: Behind | None = None) -> None:
+        """Adds a replica that serves the model `m`. What listens is stopped with the router."""
+        places = [""]
+        for one in filter(None, (http, grpc)):
+            await one.start()
+            self.behind.append(one)
+            places.append(f"127.0.0.1:{one.port}")
+        fleet = self.core.fleet
+        spec = ReplicaSpec(f"http://{places[1]}", grpc=(*places, "")[2], name=name)
+        replica = fleet.add(spec, "flag")
+        fleet.set_models(replica, {"m": frozenset(("1",))}, {})
+        fleet.set_state(replica, ReplicaState.READY, "")
+
     @property
     def num_requests(self) -> int:
         return sum(len(fake.requests) for fake in self.fakes.values())
@@ -121,31 +147,40 @@ async def routing(
     """A router in front of fake replicas with these names, which serve the model `m`."""
     config = config or RouterConfig()
 
-    def open_pool(replica: Replica) -> None:
+    def open_pools(replica: Replica) -> None:
         replica.http_pool = HttpPool(replica.spec.http_address)
+        address = replica.spec.grpc_address
+        replica.grpc_pool = None if address is None else GrpcPool(address)
 
-    fleet = Fleet(config, on_added=open_pool, on_removed=lambda replica: replica.http_pool.close())
+    def close_pools(replica: Replica) -> None:
+        replica.http_pool.close()
+        if replica.grpc_pool is not None:
+            replica.grpc_pool.close()
+
+    fleet = Fleet(config, on_added=open_pools, on_removed=close_pools)
     core = RouterCore(config, fleet)
     admin = AdminApi(core, lambda replica: None, is_local_only=True)
-    router = HttpRouter(
-        core, keys or RouterKeys(), Http1Limits(), MemoryBudget(1 << 28), admin.entries()
-    )
-    server = await asyncio.get_running_loop().create_server(router.protocol_factory, "127.0.0.1", 0)
-    rig = Rig(core, router, server.sockets[0].getsockname()[1])
+    budget = MemoryBudget(1 << 28)
+    router = HttpRouter(core, keys or RouterKeys(), Http1Limits(), budget, admin.entries())
+    grpc_router = GrpcRouter(core, keys or RouterKeys(), budget)
+    loop = asyncio.get_running_loop()
+    servers = [
+        await loop.create_server(factory, "127.0.0.1", 0)
+        for factory in (router.protocol_factory, grpc_router.protocol_factory)
+    ]
+    rig = Rig(core, router, *(server.sockets[0].getsockname()[1] for server in servers))
     for name in names:
         fake = rig.fakes[name] = FakeReplica(name)
-        await fake.start()
-        replica = fleet.add(ReplicaSpec(f"http://127.0.0.1:{fake.port}", name=name), "flag")
-        fleet.set_models(replica, {"m": frozenset(("1",))}, {})
-        fleet.set_state(replica, ReplicaState.READY, "")
+        await rig.add(name, fake)
     try:
         yield rig
     finally:
-        server.close()
-        await router.endpoint.stop(0.1)
+        for server in servers:
+            server.close()
+        await asyncio.gather(router.endpoint.stop(0.1), grpc_router.endpoint.stop(0.1))
         for replica in list(fleet):
-            replica.http_pool.close()
+            close_pools(replica)
             for connection in list(replica.http_pool.busy):
                 connection.close()
-        for fake in rig.fakes.values():
-            await fake.stop()
+        for one in rig.behind:
+            await one.stop()

@@ -290,8 +290,10 @@ async def test_garbage_from_a_replica_is_an_error() -> None:
 
         rig.a.behave = garbage
         reply = await rig.ask()
-        assert reply.status == 503
+        assert reply.status == 502
         assert "not an HTTP/1.1 response" in reply.body.decode()
+        reply = await rig.ask("/v1/completions", b'{"model": "m"}')
+        assert (reply.status, reply.json()["error"]["type"]) == (502, "server_error")
 
 
 async def test_retries_end_with_the_budget() -> None:

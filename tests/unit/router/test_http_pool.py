@@ -18,9 +18,13 @@ class Wire(asyncio.Transport):
         self.written: list[bytes] = []
         self.is_open_for_reading = True
         self.is_aborted = False
+        self.num_unsent = 0
 
     def write(self, data: Any) -> None:
         self.written.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return self.num_unsent
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -59,14 +63,20 @@ class Owner:
     def on_lost(self, reason: str, *, is_unsent: bool, is_reused: bool) -> None:
         self.calls.append(("lost", is_unsent, is_reused))
 
+    def on_malformed(self, reason: str) -> None:
+        self.calls.append(("malformed", reason))
+
 
 @pytest.fixture
 def pool() -> HttpPool:
     return HttpPool(Address("10.0.0.1", 80))
 
 
-def sent(pool: HttpPool) -> tuple[UpstreamConnection, Wire, Owner]:
+def sent(
+    pool: HttpPool, *, is_head_request: bool = False
+) -> tuple[UpstreamConnection, Wire, Owner]:
     connection, wire, owner = UpstreamConnection(pool), Wire(), Owner()
+    owner.is_head_request = is_head_request
     connection.connection_made(wire)
     connection.send((b"request",), owner)
     return connection, wire, owner
@@ -143,12 +153,17 @@ def test_tells_that_a_lost_connection_had_been_used(pool: HttpPool) -> None:
         b"x" * 70_000,
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabc",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\nabc",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        b"HTTP/1.1 103 Hints\r\n\r\n" * 9 + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000,
     ],
 )
 def test_what_is_not_a_response_ends_the_connection(pool: HttpPool, text: bytes) -> None:
     connection, wire, owner = sent(pool)
     connection.data_received(text)
-    assert owner.calls[-1] == ("lost", False, False)
+    assert owner.calls[-1][0] == "malformed"
     assert wire.is_aborted
     assert pool.idle == []
 
@@ -162,8 +177,7 @@ def test_a_response_that_closes_is_not_followed_by_another_request(pool: HttpPoo
 
 
 def test_a_response_to_head_has_no_body(pool: HttpPool) -> None:
-    connection, wire, owner = sent(pool)
-    owner.is_head_request = True
+    connection, wire, owner = sent(pool, is_head_request=True)
     connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n")
     assert owner.calls == [("whole", 200, b"")]
     assert pool.idle == [connection]
@@ -175,6 +189,46 @@ def test_bytes_without_a_request_end_the_connection(pool: HttpPool) -> None:
     connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     connection.data_received(b"HTTP/1.1 200 OK\r\n")
     assert wire.is_aborted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\nHTTP/1.1 ",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n0\r\n\r\n",
+    ],
+)
+def test_a_response_with_more_behind_it_is_the_last(pool: HttpPool, text: bytes) -> None:
+    connection, wire, owner = sent(pool)
+    connection.data_received(text)
+    assert owner.calls[-1] == ("end",)
+    assert wire.is_aborted
+    assert pool.idle == []
+
+
+def test_bytes_behind_a_response_to_head_end_the_connection(pool: HttpPool) -> None:
+    connection, wire, owner = sent(pool, is_head_request=True)
+    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab")
+    assert owner.calls == [("whole", 200, b"")]
+    assert wire.is_aborted
+
+
+def test_a_response_that_comes_before_the_whole_request_has_left_is_the_last(
+    pool: HttpPool,
+) -> None:
+    connection, wire, owner = sent(pool)
+    wire.num_unsent = 5
+    connection.data_received(b"HTTP/1.1 400 Bad\r\nContent-Length: 2\r\n\r\nno")
+    assert owner.calls == [("whole", 400, b"no")]
+    assert wire.is_aborted
+    assert pool.idle == []
+
+
+def test_a_body_that_ends_with_a_reset_is_not_complete(pool: HttpPool) -> None:
+    connection, _, owner = sent(pool)
+    connection.data_received(b"HTTP/1.1 200 OK\r\n\r\nabc")
+    connection.connection_lost(ConnectionResetError())
+    assert owner.calls[-1] == ("lost", False, False)
 
 
 def test_connections_that_were_idle_for_long_are_closed(pool: HttpPool) -> None:

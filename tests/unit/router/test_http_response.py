@@ -28,7 +28,8 @@ def test_a_chunked_body_has_no_length() -> None:
     head = parse("HTTP/1.1 200 OK", "Transfer-Encoding: chunked", "Content-Length: 5")
     assert head.is_chunked
     assert head.content_length == -1
-    assert not head.is_closing
+    assert head.is_closing  # two lengths: what follows may be read in two ways
+    assert not parse("HTTP/1.1 200 OK", "Transfer-Encoding: chunked").is_closing
 
 
 def test_a_body_without_a_length_ends_with_the_connection() -> None:
@@ -70,8 +71,69 @@ def test_an_unknown_status_becomes_the_first_of_its_class() -> None:
         ("HTTP/1.1 200 OK", "Transfer-Encoding: gzip"),
         ("HTTP/1.1 200 OK", "no colon"),
         ("HTTP/1.1 200 OK", "Name : value"),
+        ("HTTP/1.1 2000 OK",),
+        ("HTTP/1.1 200 OK", "Content-Length: 1", "Content-Length: 1"),
+        ("HTTP/1.1 200 OK", "Content-Length: 9999999999999999999"),
+        ("HTTP/1.0 200 OK", "Transfer-Encoding: chunked"),
+        ("HTTP/1.1 200 OK", "Transfer-Encoding: chunked", "Transfer-Encoding: identity"),
+        ("HTTP/1.1 200 OK", "X-A: 1\nContent-Length: 5"),
+        ("HTTP/1.1 200 OK\nX-A: 1",),
+        ("HTTP/1.1 101 Switching Protocols",),
     ],
 )
 def test_rejects_what_is_not_a_response(lines: tuple[str, ...]) -> None:
     with pytest.raises(BadResponseError):
         parse(*lines)
+
+
+def test_fields_about_the_routers_own_name_are_left_out() -> None:
+    head = parse(
+        "HTTP/1.1 200 OK",
+        "Content-Length: 5",
+        "Set-Cookie: naiad_session=1",
+        "Access-Control-Allow-Origin: *",
+        "Clear-Site-Data: *",
+        "X-A: 1",
+    )
+    assert not head.is_transparent
+    assert head.lines == b"X-A: 1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_kept"),
+    [
+        ("0", True),
+        ("30", True),
+        ("86400", True),
+        ("86401", False),
+        ("9" * 20, False),
+        ("-1", False),
+    ],
+)
+def test_only_a_reasonable_retry_after_is_passed_on(value: str, is_kept: bool) -> None:
+    head = parse("HTTP/1.1 503 X", "Content-Length: 0", f"Retry-After: {value}")
+    assert (b"Retry-After" in head.lines) is is_kept
+    assert head.is_transparent is is_kept
+    assert head.retry_after_s == (int(value) if is_kept else -1)
+    assert head.is_not_admitted
+
+
+def test_connection_removes_only_fields_that_nobody_knows() -> None:
+    head = parse(
+        "HTTP/1.1 200 OK",
+        "Content-Length: 5",
+        "Connection: Content-Length, Content-Type",
+        "Connection: x-hop, retry-after",
+        "Content-Type: text/plain",
+        "X-Hop: 1",
+        "Retry-After: 1",
+    )
+    assert head.content_length == 5
+    assert head.lines == b"Content-Type: text/plain\r\nRetry-After: 1\r\n"
+
+
+@pytest.mark.parametrize("status", ["204 No Content", "304 Not Modified"])
+def test_a_response_that_has_no_body_gets_no_length_of_one(status: str) -> None:
+    head = parse(f"HTTP/1.1 {status}", "Content-Length: 5")
+    assert head.content_length == 0
+    assert not head.is_transparent
