@@ -1,7 +1,7 @@
 """Fetches a real sentence-embedding model (all-MiniLM-L6-v2, 22 million parameters) and builds the
 repository that serves it.
 
-    pip install naiad[onnx] onnx tokenizers
+    pip install '.[onnx]' onnx tokenizers
     python examples/embeddings/build.py
     naiad serve --model-repository examples/embeddings/repository
 

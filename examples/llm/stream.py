@@ -1,5 +1,5 @@
-"""A streamed chat with tritonclient: `naiad pull smollm2; naiad serve --model-repository
-examples/llm/repository`, then this."""
+"""A streamed chat with tritonclient's gRPC client: start `make serve` (or `naiad pull smollm2;
+naiad serve --model-repository examples/llm/repository`), then run this."""
 
 from __future__ import annotations
 

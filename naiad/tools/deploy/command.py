@@ -62,7 +62,7 @@ def command() -> None:
 )
 @click.option("--name", default="naiad", show_default=True, help="Name of the deployment.")
 @click.option("--namespace", default="", help="Namespace of all objects.")
-@click.option("--image", help="Image, by default naiad:VERSION-cpu or naiad:VERSION-cuda.")
+@click.option("--image", help="Image, by default naiad:VERSION-cpu or naiad:VERSION-cuda13.")
 @click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--gpus", type=click.IntRange(min=0), help="GPUs of each pod, instead of the plan's.")
 @click.option("--gpu-resource", default="nvidia.com/gpu", show_default=True)
@@ -127,7 +127,7 @@ def kubernetes(
     plan = Plan(
         name=name,
         namespace=namespace,
-        image=image or f"naiad:{__version__}-{'cuda' if num_gpus else 'cpu'}",
+        image=image or f"naiad:{__version__}-{'cuda13' if num_gpus else 'cpu'}",
         arguments=arguments,
         num_gpus=num_gpus,
         gpu_resource=gpu_resource,

@@ -112,7 +112,7 @@ def test_gpus_of_instance_groups(repository: Path) -> None:
     add_model(repository, "two", PYTHON + "instance_group [ { kind: KIND_GPU gpus: [ 0, 2 ] } ]")
     one = container(render(f"--model-repository={repository}"))
     assert one["resources"]["limits"]["nvidia.com/gpu"] == 3
-    assert one["image"].endswith("-cuda")
+    assert one["image"].endswith("-cuda13")
     other = container(
         render(f"--model-repository={repository}", "--gpus=1", "--gpu-resource=amd.com/gpu")
     )
