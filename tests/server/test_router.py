@@ -434,7 +434,10 @@ def test_follows_its_config_file(pair: Fleet, repository: Path, tmp_path: Path) 
 
 
 def test_names_a_replica_that_is_not_an_inference_server(pair: Fleet) -> None:
-    spec = {"url": f"http://127.0.0.1:{pair.router.metrics_port}", "name": "metrics"}
+    own = {"url": f"http://127.0.0.1:{pair.router.metrics_port}", "name": "own"}
+    status, body = pair.router.post("/router/replicas", own)
+    assert (status, b"is the address of this router itself" in body) == (400, True)
+    spec = {"url": f"http://127.0.0.1:{pair.servers['a'].metrics_port}", "name": "metrics"}
     assert pair.router.post("/router/replicas", spec)[0] == 201
     eventually(lambda: pair.replicas()["metrics"]["state"] == "down", "not down")
     assert pair.replicas()["metrics"]["reason"]
