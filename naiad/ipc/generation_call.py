@@ -72,6 +72,10 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     chat_template: str | None = None
     """Replaces the checkpoint's template."""
     add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    """The prompt ends with the content of the last message, which the model goes on writing."""
+    num_kept: int = 0
+    """Only the last tokens of the prompt are kept; 0 keeps all."""
     add_special_tokens: bool = True
     """Holds for a text prompt. The output of a template has special tokens already."""
     parameters: SamplingParameters = SamplingParameters()

@@ -57,6 +57,8 @@ class Engine:
         self.quantization = ""
         """The format of the weights and the kernels that multiply them, as text for people. Empty
         for weights that are not quantized."""
+        self.code = ""
+        """Whose code computes the model, as text for people, if it is not ours."""
         self.ranks: RankGroup | None = None
         """The other processes of an engine that has several ranks."""
         self.kv_cache = ""

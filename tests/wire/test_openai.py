@@ -220,7 +220,8 @@ async def test_a_chat() -> None:
             stop="x",
             top_k=3,
             logit_bias={"5": -100},
-            unheard_of=1,
+            user="someone",
+            unheard_of=None,
         )
         parameters = asked.call.parameters
         assert (
@@ -279,6 +280,20 @@ async def test_a_streamed_chat_with_usage() -> None:
         ]
         assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * 7
         assert (chunks[-1]["choices"], chunks[-1]["usage"]["total_tokens"]) == ([], 11)
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"), [("chat/completions", {}), ("completions", {"prompt": "x"})]
+)
+@on_uvloop
+async def test_every_chunk_has_usage_if_asked(path: str, fields: dict[str, Any]) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with language_server() as (core, server):
+        asked = await ask(core, server, path, stream=True, stream_options=options, **fields)
+        say(asked.held, piece("A"))
+        say(asked.held, piece("B", 0, "length"), is_final=True, num_output=2)
+        counts = [chunk["usage"]["completion_tokens"] for chunk in events(await asked.reply)]
+        assert counts == ([1, 1, 2, 2, 2] if path.startswith("chat") else [1, 2, 2])
 
 
 @on_uvloop
@@ -584,6 +599,26 @@ async def test_tool_calls_streamed_and_whole() -> None:
         )
         assert "".join(part["function"]["arguments"] for part in parts) == '{"a": 1}'
         assert "".join(each["delta"].get("content") or "" for each in choices) == "Well. "
+        assert choices[-1]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@on_uvloop
+async def test_one_call_at_a_time(is_stream: bool) -> None:
+    text = "".join(
+        f'<tool_call>{{"name": "add", "arguments": {{"a": {a}}}}}</tool_call>' for a in (1, 2)
+    )
+    async with language_server() as (core, server):
+        asked = await ask(core, server, tools=TOOLS, parallel_tool_calls=False, stream=is_stream)
+        say(asked.held, piece(text, finish="stop"), is_final=True)
+        reply = await asked.reply
+        if is_stream:
+            choices = [chunk["choices"][0] for chunk in events(reply)]
+            calls = [part for one in choices for part in one["delta"].get("tool_calls", [])]
+        else:
+            choices = reply.json()["choices"]
+            calls = choices[0]["message"]["tool_calls"]
+        assert "".join(call["function"]["arguments"] for call in calls) == '{"a": 1}'
         assert choices[-1]["finish_reason"] == "tool_calls"
 
 

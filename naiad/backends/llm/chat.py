@@ -40,6 +40,8 @@ class ChatTemplates:
         add_generation_prompt: bool = True,
         override: str | None = None,
         limit: PromptLimit | None = None,
+        *,
+        continue_final_message: bool = False,
     ) -> RenderWork:
         """With a limit, the work ends with the tokens of the text. Raises NaiadError."""
         source = override or self._choose(has_tools=bool(tools))
@@ -55,6 +57,7 @@ class ChatTemplates:
             arguments or {},
             MAX_PROMPT_CHARACTERS if limit is None else limit.max_bytes,
             limit,
+            continue_final_message,
         )
 
     def _choose(self, *, has_tools: bool) -> str:

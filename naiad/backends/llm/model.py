@@ -77,11 +77,13 @@ class OpenModel(msgspec.Struct, eq=False):
     """The format of quantized weights and the kernels that multiply them, as text for people."""
     kv_cache: str = ""
     """The format of the KV cache, if it differs from that of the activations."""
+    code: str = ""
+    """Whose code computes the model, if it is not the engine's own."""
 
     def facts(self) -> dict[str, str]:
         """Returns what the model's config shows about the engine."""
         facts = {
-            "loaded_engine": self.engine_name,
+            "loaded_engine": f"{self.engine_name} ({self.code})" if self.code else self.engine_name,
             "loaded_weights": self.weights,
             "loaded_kv_cache": self.kv_cache,
         }

@@ -138,6 +138,8 @@ def _open_native(
             log(f"loading '{path.name}': {tenth * 10} %")
 
     engine = load_engine(path, options.settings, progress, cache_dir(), log)
+    if engine.code:
+        log(f"'{path.name}' runs by {engine.code} with our paged attention, slower than by our own")
     if engine.quantization:
         log(f"'{path.name}' is quantized: {engine.quantization}")
     if engine.kv_cache:
@@ -150,6 +152,7 @@ def _open_native(
         engine, builder.tokenizer, chat, builder.max_model_len, builder.vocab_size,
         options.settings.max_num_seqs,
         options.settings.block_size, pool.capacity, "native", engine.quantization, engine.kv_cache,
+        engine.code,
     )  # fmt: skip
 
 

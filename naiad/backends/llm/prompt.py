@@ -33,6 +33,7 @@ class Chat(msgspec.Struct, frozen=True):
     add_generation_prompt: bool = True
     template: str | None = None
     """Replaces the checkpoint's template."""
+    continue_final_message: bool = False
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,4 +112,5 @@ class PromptReader:
             chat.add_generation_prompt,
             chat.template,
             self._limit,
+            continue_final_message=chat.continue_final_message,
         )

@@ -275,11 +275,16 @@ def _prompt(call: GenerationCall) -> Prompt:
                 call.template_arguments,
                 call.add_generation_prompt,
                 call.chat_template,
-            )
+                call.continue_final_message,
+            ),
+            num_kept=call.num_kept,
         )
     if isinstance(call.prompt, str):
-        return Prompt(text=call.prompt, add_special_tokens=call.add_special_tokens)
-    return Prompt(tokens=call.prompt)
+        return Prompt(
+            text=call.prompt, add_special_tokens=call.add_special_tokens, num_kept=call.num_kept
+        )
+    tokens = call.prompt or []
+    return Prompt(tokens=tokens[-call.num_kept :] if call.num_kept else tokens)
 
 
 def on_own_device(options: LlmOptions, arguments: LoadArguments) -> LlmOptions:

@@ -84,6 +84,7 @@ class PromptTokenizer:
 
     def __init__(self, own: Tokenizer) -> None:
         self.own = own
+        self.special_texts = own.special_texts
         self.fast: FastTokenizer | None = None
 
     def encode_packed(self, text: str, add_special_tokens: bool) -> bytes:

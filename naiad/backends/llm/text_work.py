@@ -25,6 +25,7 @@ import msgspec
 
 from naiad.errors import Code, NaiadError, internal, invalid_arg
 from naiad.ipc.generation_call import GrammarCall
+from naiad.llm.text.content_guard import ContentGuard, split
 
 MAX_CPU_S = 1.0
 """For a template or a grammar."""
@@ -65,6 +66,7 @@ class RenderWork(msgspec.Struct, frozen=True, tag="render"):
     max_characters: int
     limit: PromptLimit | None = None
     """If it is set, the result has the tokens of the text, instead of the text."""
+    continue_final_message: bool = False
 
 
 class TokenizeWork(msgspec.Struct, frozen=True, tag="tokenize"):
@@ -97,6 +99,8 @@ class TextResult(msgspec.Struct, frozen=True):
 
 
 class PackingTokenizer(Protocol):
+    special_texts: frozenset[str]
+
     def encode_packed(self, text: str, add_special_tokens: bool) -> bytes: ...
 
 
@@ -131,6 +135,7 @@ class TextServer:
 
     def __init__(self, tokenizer: PackingTokenizer | None) -> None:
         self._tokenizer = tokenizer
+        self._guard = ContentGuard(() if tokenizer is None else tokenizer.special_texts)
         self._own_bytes = 0
 
     def serve(self, channel: socket.socket) -> None:
@@ -183,18 +188,7 @@ class TextServer:
         """Raises NaiadError, and whatever a template raises."""
         match work:
             case RenderWork():
-                template = _template(work.source, tuple(work.special_tokens.items()))
-                text: str = template.render(
-                    work.messages,
-                    work.tools,
-                    work.add_generation_prompt,
-                    work.max_characters,
-                    **work.arguments,
-                )
-                if work.limit is None:
-                    return TextResult(text)
-                work.limit.check(text)
-                return self._tokenize(text, add_special_tokens=False)
+                return self._render(work)
             case TokenizeWork():
                 return self._tokenize(work.text, work.add_special_tokens)
             case ReadTemplateWork():
@@ -203,11 +197,42 @@ class TextServer:
             case GrammarWork():
                 return TextResult(write_grammar(work))
 
+    def _render(self, work: RenderWork) -> TextResult:
+        template = _template(work.source, tuple(work.special_tokens.items()))
+        values, mark = self._guard.marked(work.messages, work.tools, work.arguments)
+        messages, tools, arguments = values
+        text: str = template.render(
+            messages, tools, work.add_generation_prompt, work.max_characters, **arguments
+        )
+        if work.continue_final_message:
+            text = _cut_after_last_message(text, messages)
+        if work.limit is None:
+            return TextResult("".join(split(text, mark)))
+        work.limit.check(text)
+        parts = [self._tokenize(part, add_special_tokens=False) for part in split(text, mark)]
+        return parts[0] if len(parts) == 1 else TextResult(tokens=b"".join(p.tokens for p in parts))
+
     def _tokenize(self, text: str, add_special_tokens: bool) -> TextResult:
         if self._tokenizer is None:
             raise internal("the text process has no tokenizer")
         self._limit(4 * len(text))
         return TextResult(tokens=self._tokenizer.encode_packed(text, add_special_tokens))
+
+
+def _cut_after_last_message(text: str, messages: list[dict[str, Any]]) -> str:
+    """The prompt up to the end of the last message's content. Raises NaiadError."""
+    content = messages[-1].get("content") if messages else None
+    wanted = content.strip() if isinstance(content, str) else ""
+    at = text.rfind(wanted) if wanted else -1
+    if at < 0:
+        raise invalid_arg(
+            "continue_final_message is true, but the last message has no text that the chat "
+            "template writes"
+        )
+    # Blanks at the end belong to what is continued, where the template keeps them.
+    end = at + len(wanted)
+    kept = content[len(content.rstrip()) :] if isinstance(content, str) else ""
+    return text[: end + len(kept)] if text.startswith(kept, end) else text[:end]
 
 
 def pack(tokens: list[int]) -> bytes:

@@ -250,7 +250,7 @@ class InferenceRoutes:
 
     def _chat(self, exchange: Exchange, body: ChatBody) -> None:
         model = find_language_model(self._core, body.model, exchange.identity)
-        is_stream, has_usage = read_stream(body)
+        is_stream, has_usage, is_counted = read_stream(body)
         plan = openai_chat.read_plan(body)
         call = openai_chat.decode_call(
             body,
@@ -260,7 +260,9 @@ class InferenceRoutes:
         )
         now_s = int(time.time())
         writer: GenerationWriter = (
-            openai_chat.StreamedChat(body.model, now_s, plan, has_usage=has_usage)
+            openai_chat.StreamedChat(
+                body.model, now_s, plan, has_usage=has_usage, is_counted=is_counted
+            )
             if is_stream
             else openai_chat.WholeChat(body.model, now_s, plan)
         )
@@ -268,7 +270,7 @@ class InferenceRoutes:
 
     def _completion(self, exchange: Exchange, body: CompletionBody) -> None:
         model = find_language_model(self._core, body.model, exchange.identity)
-        is_stream, has_usage = read_stream(body)
+        is_stream, has_usage, is_counted = read_stream(body)
         calls = openai_completion.decode_calls(
             body, sampling_defaults(model.config), is_streamed=is_stream and model.spec.is_decoupled
         )
@@ -278,7 +280,9 @@ class InferenceRoutes:
             openai_completion.echoes(body, calls),
         )
         writer: GenerationWriter = (
-            openai_completion.StreamedCompletion(body.model, now_s, n, echoes, has_usage=has_usage)
+            openai_completion.StreamedCompletion(
+                body.model, now_s, n, echoes, has_usage=has_usage, is_counted=is_counted
+            )
             if is_stream
             else openai_completion.WholeCompletion(body.model, now_s, n, echoes)
         )
@@ -334,12 +338,16 @@ def _no_model(names: Names) -> NaiadError:
     return not_found(unknown_model(names["model"]).message)
 
 
-def read_stream(body: GenerationBody) -> tuple[bool, bool]:
-    """Whether the client wants a stream, and whether with usage. Raises OpenAiError."""
-    is_stream = bool(body.stream)
-    if body.stream_options is not None and not is_stream:
+def read_stream(body: GenerationBody) -> tuple[bool, bool, bool]:
+    """Whether the client wants a stream, whether with usage, and whether that in every chunk.
+    Raises OpenAiError."""
+    is_stream, options = bool(body.stream), body.stream_options
+    if options is None:
+        return is_stream, False, False
+    if not is_stream:
         raise bad_request(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             "stream_options",
         )
-    return is_stream, body.stream_options is not None and bool(body.stream_options.include_usage)
+    has_usage = bool(options.include_usage)
+    return True, has_usage, has_usage and bool(options.continuous_usage_stats)

@@ -3,27 +3,35 @@ attention as its attention function.
 
 In:  a checkpoint whose architecture no family implements. Out: the same interface as Decoder, but
      slower: no merged matrices, no captured graphs.
-Rule: a trial run on two tokens records each layer's attention. Models that mix tokens elsewhere
-      (state spaces, alibi, encoders) are rejected there, because the sequences of a flat batch
-      would see each other.
+Rule: a trial run (transformers_trial.py) records each layer's attention and compares logits with
+      transformers' own. Models that mix tokens elsewhere (state spaces, alibi, encoders) are
+      rejected there, because the sequences of a flat batch would see each other.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import msgspec
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows
 import transformers
 from torch import Tensor
 
 from naiad.errors import unsupported
-from naiad.llm.models.description import KvShape, ModelDescription
+from naiad.llm.models.description import ModelDescription
 from naiad.llm.models.operations import AttentionShape
+from naiad.llm.models.transformers_trial import (
+    WITHOUT_INTERFACE,
+    Attend,
+    longest_exact,
+    told,
+    try_out,
+)
 from naiad.llm.step.kv_cache import KvCache
 from naiad.llm.step.step_input import StepInput
 
@@ -41,34 +49,6 @@ class PagedAttention(Protocol):
         step: StepInput,
         cache: KvCache,
     ) -> Tensor: ...
-
-
-class LayerAttention(msgspec.Struct):
-    """What the trial run recorded about one layer."""
-
-    num_heads: int
-    num_kv_heads: int
-    key_dim: int
-    value_dim: int
-
-
-class _Trial:
-    def __init__(self) -> None:
-        self.layers: dict[int, LayerAttention] = {}
-
-    def attend(
-        self, module: Any, query: Tensor, key: Tensor, value: Tensor, kwargs: dict[str, Any]
-    ) -> Tensor:
-        self.layers[module.layer_idx] = LayerAttention(
-            query.shape[1], key.shape[1], key.shape[3], value.shape[3]
-        )
-        if not getattr(module, "is_causal", True):
-            raise unsupported("the checkpoint's attention is not causal")
-        return torch.zeros(
-            (1, query.shape[2], query.shape[1], value.shape[3]),
-            dtype=query.dtype,
-            device=query.device,
-        )
 
 
 class _Step:
@@ -98,13 +78,17 @@ class _Step:
         return out.view(1, -1, shape.num_heads, width)[..., :value_dim]
 
 
-_CURRENT: ContextVar[_Trial | _Step] = ContextVar("current")
+_CURRENT: ContextVar[Attend] = ContextVar("current")
 
 
 def _paged_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    return _CURRENT.get().attend(module, query, key, value, kwargs), None
+    if attention_mask is not None:
+        raise unsupported(
+            "the model makes an attention mask of its own, which paged attention has not"
+        )
+    return _CURRENT.get()(module, query, key, value, kwargs), None
 
 
 def _flatten(heads: Tensor, width: int) -> Tensor:
@@ -125,7 +109,7 @@ class TransformersModel:
             step.token_ids < 0, self.next_tokens[step.slots.long()], step.token_ids
         ).long()
         rows = None if step.sample_rows is None else step.sample_rows.long()
-        token = _CURRENT.set(_Step(step, cache, self.attention))
+        token = _CURRENT.set(_Step(step, cache, self.attention).attend)
         try:
             return self._logits(tokens, step.positions.long(), rows)
         finally:
@@ -140,8 +124,14 @@ class TransformersModel:
 
 
 def load_transformers_model(
-    path: Path, device: torch.device, dtype: torch.dtype, trust_remote_code: bool
+    path: Path,
+    model_type: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    trust_remote_code: bool,
+    log: Callable[[str], None] = lambda _: None,
 ) -> tuple[Any, ModelDescription]:
+    """Raises NaiadError."""
     transformers.AttentionInterface.register(ATTENTION_NAME, _paged_attention)
     try:
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -152,39 +142,49 @@ def load_transformers_model(
             use_safetensors=True,
             local_files_only=True,
         )
-    except (ValueError, ImportError, OSError) as error:
-        raise unsupported(
-            f"transformers cannot run checkpoint '{path.name}' with paged attention: {error}"
-        ) from error
+    except Exception as error:
+        # It is foreign code that reads a user's checkpoint: whatever it raises is its refusal.
+        reason = (
+            f"transformers' code {WITHOUT_INTERFACE}"
+            if error.args == (ATTENTION_NAME,)
+            else f"transformers cannot run it with paged attention: {told(error)}"
+        )
+        raise unsupported(f"model_type '{model_type}': {reason}") from error
     model = model.to(device).eval()
-    layers = _try_out(model, device)
-    config = model.config.get_text_config()
+    layers = try_out(model, partial(_trial_logits, model))
+    config, embeddings = model.config.get_text_config(), model.get_input_embeddings()
+    width = embeddings.weight.shape[1]
+    limit = getattr(config, "max_position_embeddings", None) or 2048
+    exact = longest_exact(config)
+    if exact is not None and exact < limit:
+        log(
+            f"the context of '{path.name}' is {exact} tokens, not {limit}: the rotary frequencies "
+            "of its type depend on the longest sequence of a step beyond that"
+        )
+        limit = exact
     description = ModelDescription(
-        vocab_size=model.get_output_embeddings().weight.shape[0],
-        max_position_embeddings=getattr(config, "max_position_embeddings", None) or 2048,
-        kv_shapes=[
-            KvShape(layer.num_kv_heads, max(layer.key_dim, layer.value_dim)) for layer in layers
-        ],
-        activation_width=12 * config.hidden_size
-        + 4 * (getattr(config, "intermediate_size", None) or 4 * config.hidden_size),
+        vocab_size=(model.get_output_embeddings() or embeddings).weight.shape[0],
+        max_position_embeddings=limit,
+        kv_shapes=[layer.kv_shape() for layer in layers],
+        activation_width=12 * width
+        + 4 * _widest(getattr(config, "intermediate_size", None), 4 * width),
     )
     return model, description
 
 
+def _widest(value: Any, default: int) -> int:
+    """Some configs have a size per layer."""
+    sizes = value if isinstance(value, list | tuple) else [value]
+    return max((size for size in sizes if isinstance(size, int)), default=default) or default
+
+
 @torch.inference_mode()
-def _try_out(model: Any, device: torch.device) -> list[LayerAttention]:
-    trial = _Trial()
-    token = _CURRENT.set(trial)
+def _trial_logits(model: Any, attend: Attend, tokens: Tensor, positions: Tensor) -> Tensor:
+    token = _CURRENT.set(attend)
     try:
-        tokens = torch.zeros((1, 2), dtype=torch.long, device=device)
-        model(input_ids=tokens, position_ids=torch.arange(2, device=device)[None], use_cache=False)
+        logits: Tensor = model(
+            input_ids=tokens[None], position_ids=positions[None], use_cache=False
+        ).logits[0]
     finally:
         _CURRENT.reset(token)
-    num_layers = model.config.get_text_config().num_hidden_layers
-    if sorted(trial.layers) != list(range(num_layers)):
-        kind = model.config.model_type
-        raise unsupported(
-            f"model_type '{kind}': {len(trial.layers)} of {num_layers} layers attend by "
-            f"transformers' attention interface"
-        )
-    return [trial.layers[index] for index in range(num_layers)]
+    return logits

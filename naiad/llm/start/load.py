@@ -130,7 +130,7 @@ def _load(
             "cannot have"
         )
     engine = (
-        _load_with_transformers(folder, settings)
+        _load_with_transformers(folder, settings, log)
         if family is None
         else _load_family(folder, family, settings, progress, cache, log, peers)
     )
@@ -248,7 +248,9 @@ def _load_rounded(
     return loaded
 
 
-def _load_with_transformers(folder: CheckpointFolder, settings: EngineSettings) -> Engine:
+def _load_with_transformers(
+    folder: CheckpointFolder, settings: EngineSettings, log: Log | None
+) -> Engine:
     # transformers takes seconds to import, and is never imported by two threads at once
     import_ahead.join()
     from naiad.llm.models.transformers_model import load_transformers_model
@@ -258,11 +260,18 @@ def _load_with_transformers(folder: CheckpointFolder, settings: EngineSettings) 
     dtype = choose_dtype(settings, checkpoint_dtype, device)
     with computed_meanwhile(device):
         model, description = load_transformers_model(
-            folder.path, device, dtype, settings.trust_remote_code
+            folder.path,
+            folder.config["model_type"],
+            device,
+            dtype,
+            settings.trust_remote_code,
+            log or (lambda _: None),
         )
-    return build_transformers_engine(
+    engine = build_transformers_engine(
         model, description, read_tokenizer(folder), folder.eos_token_ids, settings
     )
+    engine.code = "transformers' code"
+    return engine
 
 
 def _load_gguf(

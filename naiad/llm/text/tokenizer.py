@@ -70,7 +70,9 @@ class Tokenizer:
         self.bos_token_id = bos_token_id
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         added = backend.get_added_tokens_decoder()
-        self.special_token_ids = frozenset(token for token, entry in added.items() if entry.special)
+        special = {token: entry.content for token, entry in added.items() if entry.special}
+        self.special_token_ids = frozenset(special)
+        self.special_texts = frozenset(special.values())
         self.is_byte_level = isinstance(backend.decoder, tokenizers.decoders.ByteLevel)
         self.pieces = None if self.is_byte_level else read_pieces(backend, self.special_token_ids)
         """None if tokens cannot be decoded one by one."""

@@ -1,5 +1,5 @@
-"""The bodies of OpenAI's requests, with the fields that are read. Other fields are ignored, as
-OpenAI's own servers do.
+"""The bodies of OpenAI's requests, with the fields that are read. fields.py says which others are
+ignored, and refuses the rest by name.
 
 In:  JSON. Out: structs; a wrong type or a missing field is a 400 that names it. Sampling fields
      that OpenAI lacks (top_k, min_p, ...) have the names that the engine and other servers give
@@ -15,13 +15,18 @@ import msgspec
 
 from naiad.core.tensor import Buffer
 from naiad.protocol.openai.error import OpenAiError, bad_request
+from naiad.protocol.openai.fields import check_unread, unread_field
 
 
-class StreamOptions(msgspec.Struct, frozen=True):
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+    """Asks for random padding against those who count bytes on the way. It is TLS's concern here,
+    and the text is the same."""
 
 
-class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The fields that chat and plain completions have in common; None means that it is not set."""
 
     model: str
@@ -48,7 +53,9 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True):
     skip_special_tokens: bool | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    truncate_prompt_tokens: int | None = None
     response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
@@ -71,6 +78,8 @@ class ChatBody(GenerationBody, frozen=True, kw_only=True):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    documents: list[Any] | None = None
 
 
 class CompletionBody(GenerationBody, frozen=True, kw_only=True):
@@ -83,14 +92,14 @@ class CompletionBody(GenerationBody, frozen=True, kw_only=True):
     add_special_tokens: bool | None = None
 
 
-class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True):
+class EmbeddingBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: str
     input: str | list[str | int | list[int]]
     encoding_format: str | None = None
     dimensions: int | None = None
 
 
-class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
+class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: str
     input: str | list[dict[str, Any]]
     instructions: str | None = None
@@ -108,10 +117,20 @@ class ResponsesBody(msgspec.Struct, frozen=True, kw_only=True):
     conversation: Any = None
     background: bool | None = None
     # Fields that OpenAI does not have.
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    stop: str | list[str] | None = None
     seed: int | None = None
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    structured_outputs: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -121,6 +140,10 @@ _DECODERS: dict[type, msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (ChatBody, CompletionBody, EmbeddingBody, ResponsesBody)
 }
+_NAMES: dict[type, frozenset[str]] = {
+    kind: frozenset(field.name for field in msgspec.structs.fields(kind)) for kind in _DECODERS
+}
+_UNREAD = re.compile(r"Object contains unknown field `(.*?)`")
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
@@ -130,10 +153,28 @@ def decode_body(data: Buffer, kind: type[Body]) -> Body:
     try:
         body: Body = _DECODERS[kind].decode(data)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from None
+        if _UNREAD.match(str(error)) is None:
+            raise _refusal(str(error)) from None
+        body = _without_unread(data, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise bad_request(f"We could not parse the JSON body of your request: {reason}") from None
+    return body
+
+
+def _without_unread(data: Buffer, kind: type[Body]) -> Body:
+    """The body without the fields that ask for nothing. Raises OpenAiError."""
+    given, names = msgspec.json.decode(data), _NAMES[kind]
+    check_unread(
+        {name: value for name, value in given.items() if name not in names},
+        is_chat=kind is ChatBody,
+    )
+    try:
+        body: Body = msgspec.convert(
+            {name: value for name, value in given.items() if name in names}, kind
+        )
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from None
     return body
 
 
@@ -141,6 +182,9 @@ def _refusal(message: str) -> OpenAiError:
     place = _PLACE.search(message)
     missing = _MISSING.match(message)
     inside = place[1] if place is not None else ""
+    unread = _UNREAD.match(message)
+    if unread is not None:
+        return unread_field(f"{inside}.{unread[1]}")
     if missing is not None:
         param = f"{inside}.{missing[1]}" if inside else missing[1]
         return bad_request(

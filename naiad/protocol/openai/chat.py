@@ -23,7 +23,7 @@ from naiad.protocol.openai.response_writer import (
     encode_failure,
     new_id,
 )
-from naiad.protocol.openai.sampling import chat_sampling
+from naiad.protocol.openai.sampling import chat_sampling, num_kept
 from naiad.protocol.openai.tool_call import NamedCallReader, Reading, ToolCallReader, ToolDelta
 from naiad.protocol.openai.tool_choice import ToolPlan, plan_tools
 
@@ -88,7 +88,8 @@ class Completion(msgspec.Struct):
 
 
 class Reader(Protocol):
-    num_calls: int
+    @property
+    def num_calls(self) -> int: ...
 
     def feed(self, text: str) -> Reading: ...
 
@@ -102,19 +103,29 @@ def decode_call(
     if body.functions is not None or body.function_call is not None:
         raise bad_request(
             "'functions' and 'function_call' are not supported, use 'tools' and 'tool_choice'",
-            "functions",
+            "function_call" if body.functions is None else "functions",
         )
     if body.modalities is not None and body.modalities != ["text"]:
         raise bad_request("'modalities' can only be [\"text\"]", "modalities")
     arguments = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         arguments.setdefault("reasoning_effort", body.reasoning_effort)
+    if body.documents is not None:
+        arguments.setdefault("documents", body.documents)
+    is_continued = bool(body.continue_final_message)
+    if is_continued and body.add_generation_prompt:
+        raise bad_request(
+            "'continue_final_message' and 'add_generation_prompt' cannot both be true",
+            "continue_final_message",
+        )
     return GenerationCall(
         messages=read_messages(body.messages),
         tools=plan.tools,
         template_arguments=arguments,
         chat_template=body.chat_template,
-        add_generation_prompt=body.add_generation_prompt is not False,
+        add_generation_prompt=body.add_generation_prompt is not False and not is_continued,
+        continue_final_message=is_continued,
+        num_kept=num_kept(body),
         parameters=chat_sampling(body, defaults),
         grammar=plan.grammar or read_format(body),
         priority=body.priority or 0,
@@ -156,10 +167,32 @@ def read_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+class FirstCallReader:
+    """A Reader for clients that want one call at a time: the calls after the first are dropped."""
+
+    def __init__(self, reader: ToolCallReader) -> None:
+        self._reader = reader
+
+    @property
+    def num_calls(self) -> int:
+        return min(self._reader.num_calls, 1)
+
+    def feed(self, text: str) -> Reading:
+        return self._first(self._reader.feed(text))
+
+    def finish(self) -> Reading:
+        return self._first(self._reader.finish())
+
+    def _first(self, reading: Reading) -> Reading:
+        deltas = [delta for delta in reading.deltas if delta.index == 0]
+        return Reading(reading.content, deltas)
+
+
 def build_reader(plan: ToolPlan) -> Reader | None:
     match plan.mode:
         case "auto":
-            return ToolCallReader(plan.names)
+            reader = ToolCallReader(plan.names)
+            return reader if plan.is_parallel else FirstCallReader(reader)
         case "required":
             return ToolCallReader(plan.names, is_forced=True)
         case "named":
@@ -179,17 +212,29 @@ def finish_reason(reason: str, reader: Reader | None, plan: ToolPlan) -> str:
 class StreamedChat:
     """A GenerationWriter."""
 
-    def __init__(self, model: str, created_s: int, plan: ToolPlan, *, has_usage: bool) -> None:
+    def __init__(
+        self,
+        model: str,
+        created_s: int,
+        plan: ToolPlan,
+        *,
+        has_usage: bool,
+        is_counted: bool = False,
+    ) -> None:
+        """`has_usage` asks for usage at the end, `is_counted` for that in every chunk as well."""
         self._frame = ChunkFrame(
             new_id("chatcmpl-"), "chat.completion.chunk", created_s, model, has_usage=has_usage
         )
         self._plan = plan
         self._usage = UsageCount() if has_usage else None
+        self._is_counted = is_counted
         self._readers: dict[int, Reader | None] = {}
 
     def write(self, call_index: int, event: GenerationEvent) -> bytes:
         if self._usage is not None:
             self._usage.add(call_index, event)
+            if self._is_counted:
+                self._frame.show(self._usage.total())
         return b"".join([chunk for piece in event.pieces for chunk in self._chunks(piece)])
 
     def end(self) -> bytes:

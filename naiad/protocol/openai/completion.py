@@ -22,7 +22,7 @@ from naiad.protocol.openai.response_writer import (
     encode_failure,
     new_id,
 )
-from naiad.protocol.openai.sampling import completion_sampling
+from naiad.protocol.openai.sampling import completion_sampling, num_kept
 
 MAX_PROMPTS = 256
 MAX_COMPLETIONS = 256
@@ -66,6 +66,7 @@ def decode_calls(
         GenerationCall(
             prompt=prompt,
             add_special_tokens=body.add_special_tokens is not False,
+            num_kept=num_kept(body),
             parameters=parameters,
             grammar=grammar,
             priority=body.priority or 0,
@@ -115,7 +116,14 @@ class StreamedCompletion:
     """A GenerationWriter."""
 
     def __init__(
-        self, model: str, created_s: int, n: int, echoes: list[str], *, has_usage: bool
+        self,
+        model: str,
+        created_s: int,
+        n: int,
+        echoes: list[str],
+        *,
+        has_usage: bool,
+        is_counted: bool = False,
     ) -> None:
         self._frame = ChunkFrame(
             new_id("cmpl-"), "text_completion", created_s, model, has_usage=has_usage
@@ -123,11 +131,14 @@ class StreamedCompletion:
         self._n = n
         self._echoes = echoes
         self._usage = UsageCount() if has_usage else None
+        self._is_counted = is_counted
         self._offsets: dict[int, int] = {}
 
     def write(self, call_index: int, event: GenerationEvent) -> bytes:
         if self._usage is not None:
             self._usage.add(call_index, event)
+            if self._is_counted:
+                self._frame.show(self._usage.total())
         return b"".join([self._chunk(call_index, piece) for piece in event.pieces])
 
     def end(self) -> bytes:

@@ -1,5 +1,5 @@
-"""The format that a client demands of the text: `response_format` and the guided_* fields of other
-servers -> a GrammarCall."""
+"""The format that a client demands of the text: `response_format`, and vLLM's `structured_outputs`
+and guided_* fields -> a GrammarCall."""
 
 from __future__ import annotations
 
@@ -9,39 +9,63 @@ from typing import Any
 import msgspec
 
 from naiad.ipc.generation_call import GrammarCall
-from naiad.protocol.openai.body import GenerationBody
+from naiad.protocol.openai.body import GenerationBody, ResponsesBody
 from naiad.protocol.openai.error import bad_request
 
 _GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+_STRUCTURED = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+_FALLBACK = "disable_fallback"
+"""Asks not to try another library, which is never done here."""
+_FIELDS = ("response_format", "structured_outputs", *_GUIDED)
 
 
-def read_format(body: GenerationBody) -> GrammarCall | None:
+def read_format(body: GenerationBody | ResponsesBody) -> GrammarCall | None:
     """Raises OpenAiError."""
-    given = [name for name in _GUIDED if getattr(body, name) is not None]
-    if len(given) + (body.response_format is not None) > 1:
+    given = [name for name in _FIELDS if getattr(body, name, None) is not None]
+    if len(given) > 1:
+        raise bad_request(f"Only one of {', '.join(map(repr, _FIELDS))} may be set", given[-1])
+    if not given:
+        return None
+    name, value = given[0], getattr(body, given[0])
+    if name == "response_format":
+        return response_format(value, name)
+    if name == "structured_outputs":
+        return _structured(value)
+    return _grammar(name.removeprefix("guided_"), value, name)
+
+
+def _structured(value: dict[str, Any]) -> GrammarCall:
+    """vLLM's field: one of several kinds. Raises OpenAiError."""
+    given = [kind for kind in _STRUCTURED if value.get(kind) not in (None, False)]
+    others = [name for name in value if value[name] and name not in (*_STRUCTURED, _FALLBACK)]
+    if others:
         raise bad_request(
-            f"Only one of 'response_format' and {', '.join(_GUIDED)} may be set", given[0]
+            f"'structured_outputs.{others[0]}' is not supported", f"structured_outputs.{others[0]}"
         )
-    if body.response_format is not None:
-        return response_format(body.response_format, "response_format")
-    if body.guided_json is not None:
-        text = (
-            body.guided_json
-            if isinstance(body.guided_json, str)
-            else msgspec.json.encode(body.guided_json).decode()
+    if len(given) != 1:
+        raise bad_request(
+            f"'structured_outputs' must have one of {', '.join(map(repr, _STRUCTURED))}",
+            "structured_outputs",
         )
-        return GrammarCall("json_schema", text)
-    if body.guided_regex is not None:
-        return GrammarCall("regex", body.guided_regex)
-    if body.guided_choice is not None:
-        if not body.guided_choice:
-            raise bad_request("'guided_choice' is empty", "guided_choice")
-        return GrammarCall(
-            "regex", "|".join(f"({re.escape(choice)})" for choice in body.guided_choice)
-        )
-    if body.guided_grammar is not None:
-        return GrammarCall("ebnf", body.guided_grammar)
-    return None
+    return _grammar(given[0], value[given[0]], f"structured_outputs.{given[0]}")
+
+
+def _grammar(kind: str, value: Any, param: str) -> GrammarCall:
+    match kind, value:
+        case "json_object", True:
+            return GrammarCall("json_object")
+        case "json" | "structural_tag", str() | dict():
+            text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            return GrammarCall("json_schema" if kind == "json" else kind, text)
+        case "regex", str():
+            return GrammarCall("regex", value)
+        case "grammar", str():
+            return GrammarCall("ebnf", value)
+        case "choice", []:
+            raise bad_request(f"'{param}' is empty", param)
+        case "choice", list() if all(isinstance(choice, str) for choice in value):
+            return GrammarCall("regex", "|".join(f"({re.escape(choice)})" for choice in value))
+    raise bad_request(f"Invalid type for '{param}'.", param, "invalid_type")
 
 
 def response_format(given: dict[str, Any], param: str) -> GrammarCall | None:

@@ -14,7 +14,8 @@ from naiad.ipc.generation_call import GenerationCall
 from naiad.protocol.openai.body import ResponsesBody
 from naiad.protocol.openai.chat import read_messages
 from naiad.protocol.openai.error import OpenAiError, bad_request
-from naiad.protocol.openai.response_format import response_format
+from naiad.protocol.openai.fields import check_unread
+from naiad.protocol.openai.response_format import read_format, response_format
 from naiad.protocol.openai.sampling import responses_sampling
 from naiad.protocol.openai.tool_choice import ToolPlan, plan_tools
 
@@ -39,18 +40,22 @@ def decode_call(
     effort = (body.reasoning or {}).get("effort")
     if isinstance(effort, str):
         arguments.setdefault("reasoning_effort", effort)
-    text_format = (body.text or {}).get("format")
+    text, place = body.text or {}, "text.format"
+    check_unread({name: value for name, value in text.items() if name != "format"})
+    text_format = text.get("format")
     if text_format is not None and not isinstance(text_format, dict):
-        raise bad_request(
-            "Invalid type for 'text.format': expected an object.", "text.format", "invalid_type"
-        )
+        raise bad_request(f"Invalid type for '{place}': expected an object.", place, "invalid_type")
+    if text_format is not None and body.structured_outputs is not None:
+        raise bad_request(f"Only one of '{place}' and 'structured_outputs' may be set", place)
     return GenerationCall(
         messages=_messages(body),
         tools=plan.tools,
         template_arguments=arguments,
         parameters=responses_sampling(body, defaults),
         grammar=plan.grammar
-        or (None if text_format is None else response_format(text_format, "text.format")),
+        or (read_format(body) if text_format is None else response_format(text_format, place)),
+        priority=body.priority or 0,
+        cache_salt=body.cache_salt or "",
         is_streamed=is_streamed,
     )
 

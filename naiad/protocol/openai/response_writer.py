@@ -93,5 +93,9 @@ class ChunkFrame:
     def chunk(self, choice: msgspec.Struct) -> bytes:
         return b"".join((self._head, _ENCODER.encode(choice), self._tail))
 
+    def show(self, usage: Usage) -> None:
+        """The next chunks have this usage."""
+        self._tail = b'],"usage":%b}\n\n' % _ENCODER.encode(usage)
+
     def usage_chunk(self, usage: Usage) -> bytes:
         return b'%b],"usage":%b}\n\n' % (self._head, _ENCODER.encode(usage))

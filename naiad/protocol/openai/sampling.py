@@ -27,11 +27,10 @@ _NAMES = frozenset(field.name for field in msgspec.structs.fields(SamplingParame
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for plain completions; a chat has no such limit."""
 _SAME = (
-    "min_tokens", "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+    "max_tokens", "min_tokens", "n", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
     "presence_penalty", "frequency_penalty", "seed", "stop_token_ids", "bad_words", "ignore_eos",
     "include_stop_str_in_output", "skip_special_tokens",
 )  # fmt: skip
-_RESPONSES_SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
 
 
 def chat_sampling(body: ChatBody, defaults: Mapping[str, Any]) -> SamplingParameters:
@@ -61,10 +60,20 @@ def completion_sampling(body: CompletionBody, defaults: Mapping[str, Any]) -> Sa
 def responses_sampling(body: ResponsesBody, defaults: Mapping[str, Any]) -> SamplingParameters:
     """Raises OpenAiError."""
     _check_ranges(body)
-    values = {name: value for name in _RESPONSES_SAME if (value := getattr(body, name)) is not None}
+    values = _common(body)
     if body.max_output_tokens is not None:
         values["max_tokens"] = body.max_output_tokens
     return _merged(values, defaults)
+
+
+def num_kept(body: GenerationBody) -> int:
+    """The number of the prompt's last tokens that are kept; 0 keeps all. Raises OpenAiError."""
+    count = body.truncate_prompt_tokens
+    if count is not None and count < 1:
+        raise bad_request(
+            f"'truncate_prompt_tokens' is {count}, expected at least 1", "truncate_prompt_tokens"
+        )
+    return count or 0
 
 
 def _check_ranges(body: GenerationBody | ResponsesBody) -> None:
@@ -89,10 +98,8 @@ def _check_range(name: str, value: float, low: int, high: int) -> None:
     )
 
 
-def _common(body: GenerationBody) -> dict[str, Any]:
-    values = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
-    if body.max_tokens is not None:
-        values["max_tokens"] = body.max_tokens
+def _common(body: GenerationBody | ResponsesBody) -> dict[str, Any]:
+    values = {name: value for name in _SAME if (value := getattr(body, name, None)) is not None}
     if body.stop is not None:
         values["stop"] = [body.stop] if isinstance(body.stop, str) else body.stop
     if body.logit_bias:

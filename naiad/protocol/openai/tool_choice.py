@@ -28,6 +28,8 @@ class ToolPlan(msgspec.Struct, frozen=True):
     named: str = ""
     """The name of the tool that must be called, in mode named."""
     grammar: GrammarCall | None = None
+    is_parallel: bool = True
+    """False if a response may hold one call only. A grammar sees to that where calls are forced."""
 
 
 def plan_tools(
@@ -53,7 +55,7 @@ def plan_tools(
         case "none":
             return ToolPlan()
         case "auto":
-            return ToolPlan("auto", tools, frozenset(schemas))
+            return ToolPlan("auto", tools, frozenset(schemas), is_parallel=is_parallel)
         case "required":
             return ToolPlan(
                 "required",
