@@ -58,6 +58,8 @@ class ModelReading(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     versions: list[VersionReading] = []
     platform: str = ""
+    engine: str = ""
+    """What a language model's backend says about the engine that it loaded."""
     max_batch_size: int = 0
     is_language: bool = False
     is_embedding: bool = False
@@ -119,6 +121,7 @@ def _read_entry(entry: Entry, metrics: dict[str, dict[str, float]], location: st
         reason=reason,
         versions=versions,
         platform=model.spec.platform or "ensemble",
+        engine=_engine(model),
         max_batch_size=model.spec.max_batch_size,
         is_language=is_language(model),
         is_embedding=find_embedding_spec(model) is not None,
@@ -142,6 +145,10 @@ def _read_entry(entry: Entry, metrics: dict[str, dict[str, float]], location: st
         output_tokens=metrics[OUTPUT_TOKENS].get(entry.name, 0.0),
         kv_cache_usage=metrics[KV_CACHE_USAGE].get(entry.name),
     )
+
+
+def _engine(model: Model) -> str:
+    return next((one.facts.get("loaded_engine", "") for one in model.instances if one.facts), "")
 
 
 def _state(entry: Entry, versions: list[VersionReading]) -> tuple[str, str]:

@@ -49,6 +49,7 @@ class ModelRow(msgspec.Struct, frozen=True, kw_only=True):
     """The reason in one line, with the file and the line where it is known."""
     versions: list[VersionReading]
     platform: str
+    engine: str
     max_batch_size: int
     is_language: bool
     is_embedding: bool
@@ -79,6 +80,7 @@ def build_row(new: ModelReading, old: ModelReading | None, seconds: float) -> Mo
         reason_line=brief_reason(new.reason) if new.reason else "",
         versions=new.versions,
         platform=new.platform,
+        engine=new.engine,
         max_batch_size=new.max_batch_size,
         is_language=new.is_language,
         is_embedding=new.is_embedding,

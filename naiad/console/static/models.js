@@ -187,7 +187,7 @@ function showModel(root, name) {
       return;
     }
     showState(state, row);
-    setText(subtitle, [row.platform, row.max_batch_size ? `batches up to ${row.max_batch_size}` : row.platform ? "no batching" : "",
+    setText(subtitle, [row.platform, row.engine, row.max_batch_size ? `batches up to ${row.max_batch_size}` : row.platform ? "no batching" : "",
       row.load_s ? `loaded in ${number(row.load_s, 2)} s` : "", row.num_restarts ? `${row.num_restarts} worker restarts` : ""].filter(Boolean).join(" · "));
     summary.hidden = !row.platform;
     const key = row.reason;

@@ -179,7 +179,7 @@ def test_a_field_that_nobody_has_heard_of_is_refused_by_name(kind: type) -> None
 
 @pytest.mark.parametrize("kind", BASE)
 def test_fields_that_are_null_or_have_their_default_ask_for_nothing(kind: type) -> None:
-    neutral = {
+    neutral: dict[str, Any] = {
         "max_tokns": None, "use_beam_search": False, "allowed_token_ids": [],
         "kv_transfer_params": {},
         "include_reasoning": True, "thinking_token_budget": -1, "verbosity": "medium",
