@@ -6,12 +6,12 @@ In:  a path. Out: the path itself, or the original checkpoint of a TensorRT-LLM 
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-from naiad.errors import invalid_arg
+from naiad.errors import NaiadError, invalid_arg
+from naiad.files.regular_file import read_json_object
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _TOKENIZER_DIR = re.compile(
@@ -89,7 +89,6 @@ def _tokenizer_dirs(repository: Path) -> dict[str, str]:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads((path / "config.json").read_text())
-    except (OSError, ValueError):
+        return read_json_object(path / "config.json", path.name)
+    except (OSError, NaiadError, ValueError):
         return {}
-    return value if isinstance(value, dict) else {}

@@ -3,14 +3,14 @@ tokenizer.json and where its weights are."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import tokenizers
 
-from naiad.errors import invalid_arg, not_found
+from naiad.errors import invalid_arg
+from naiad.files.regular_file import read_json_object, require_regular
 from naiad.llm.checkpoint.end_tokens import read_eos
 from naiad.llm.models.tensorrt_llm import as_hugging_face, is_tensorrt_llm, num_rank_files
 from naiad.llm.text.tokenizer import Tokenizer
@@ -29,10 +29,8 @@ class CheckpointFolder(msgspec.Struct, frozen=True):
 
 
 def open_folder(path: Path) -> CheckpointFolder:
-    config_path = path / "config.json"
-    if not config_path.exists():
-        raise not_found(f"checkpoint '{path.name}' has no config.json")
-    config = _read_json(config_path)
+    owner = f"checkpoint '{path.name}'"
+    config = read_json_object(path / "config.json", owner)
     is_other = is_tensorrt_llm(config)
     num_files = num_rank_files(config) if is_other else 1
     if is_other:
@@ -40,7 +38,7 @@ def open_folder(path: Path) -> CheckpointFolder:
     if not isinstance(config.get("model_type"), str):
         raise invalid_arg(f"config.json of checkpoint '{path.name}' has no model_type")
     generation_path = path / "generation_config.json"
-    generation = _read_json(generation_path) if generation_path.exists() else {}
+    generation = read_json_object(generation_path, owner) if generation_path.exists() else {}
     eos = read_eos(generation) or read_eos(config)
     return CheckpointFolder(path, config, eos, is_other, num_files)
 
@@ -50,6 +48,7 @@ def read_tokenizer(folder: CheckpointFolder) -> Tokenizer | None:
     path = folder.path / "tokenizer.json"
     if not path.exists():
         return None
+    require_regular(path, f"checkpoint '{folder.path.name}'")
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions
@@ -59,15 +58,3 @@ def read_tokenizer(folder: CheckpointFolder) -> Tokenizer | None:
     backend.no_truncation()
     backend.no_padding()
     return Tokenizer(backend, folder.eos_token_ids, folder.config.get("bos_token_id"))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text())
-    except ValueError as error:
-        raise invalid_arg(
-            f"{path.name} of checkpoint '{path.parent.name}' is not JSON: {error}"
-        ) from error
-    if not isinstance(value, dict):
-        raise invalid_arg(f"{path.name} of checkpoint '{path.parent.name}' is not a JSON object")
-    return value

@@ -17,11 +17,16 @@ from typing import Any
 import msgspec
 
 from naiad.errors import invalid_arg
+from naiad.files.regular_file import require_regular
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 STRING, ARRAY = 8, 9
+MAX_HEADER_BYTES = 512 << 20
+MAX_HEADER_VALUES = 16 << 20
+"""The header is read into Python values. A vocabulary of 256,000 tokens has a million of them, in
+20 MB."""
 _SCALARS = {
     0: "<B",
     1: "<b",
@@ -56,12 +61,14 @@ class GgufTensor(msgspec.Struct, frozen=True):
 class GgufFile:
     def __init__(self, path: Path) -> None:
         self._name = path.name
+        require_regular(path, "the checkpoint")
         with path.open("rb") as file:
             try:
                 self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except ValueError as error:
                 raise invalid_arg(f"'{path.name}' is empty, expected a GGUF file") from error
         self._at = 0
+        self._num_values = 0
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, GgufTensor] = {}
         self._read()
@@ -83,6 +90,7 @@ class GgufFile:
                 f"'{self._name}' is GGUF version {version}, expected one of {VERSIONS}"
             )
         num_tensors, num_pairs = self._count(24), self._count(12)
+        self._add_values(num_tensors + num_pairs)
         for _ in range(num_pairs):
             key = self._string()
             self.metadata[key] = self._value(self._number("<I"))
@@ -140,12 +148,12 @@ class GgufFile:
 
     def _array(self, element: int) -> list[Any]:
         if element == STRING:
-            return [self._string() for _ in range(self._count(8))]
+            return [self._string() for _ in range(self._add_values(self._count(8)))]
         if element not in _SCALARS:
             raise invalid_arg(f"'{self._name}' holds an array of unknown type {element}")
         letter = _SCALARS[element][1]
         size = struct.calcsize("<" + letter)
-        count = self._count(size)
+        count = self._add_values(self._count(size))
         return list(struct.unpack(f"<{count}{letter}", self._take(count * size)))
 
     def _string(self) -> str:
@@ -162,6 +170,14 @@ class GgufFile:
             )
         return count
 
+    def _add_values(self, count: int) -> int:
+        self._num_values += count
+        if self._num_values > MAX_HEADER_VALUES:
+            raise invalid_arg(
+                f"the header of '{self._name}' has more than {MAX_HEADER_VALUES} values"
+            )
+        return count
+
     def _number(self, form: str) -> Any:
         return struct.unpack(form, self._take(struct.calcsize(form)))[0]
 
@@ -169,6 +185,10 @@ class GgufFile:
         if self._at + count > len(self._data):
             raise invalid_arg(
                 f"'{self._name}' ends in the middle of its header: the file is cut short"
+            )
+        if self._at + count > MAX_HEADER_BYTES:
+            raise invalid_arg(
+                f"the header of '{self._name}' has more than {MAX_HEADER_BYTES >> 20} MiB"
             )
         taken = self._data[self._at : self._at + count]
         self._at += count

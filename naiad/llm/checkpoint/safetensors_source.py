@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from naiad.errors import invalid_arg, not_found
+from naiad.files.regular_file import require_regular
 
 INDEX = "model.safetensors.index.json"
 MAX_NAME_BYTES = 255
@@ -23,8 +24,7 @@ class SafetensorsSource:
         """Reads all files of the folder, or one of them."""
         self._file_of: dict[str, Any] = {}
         for path in [folder / file] if file else _files(folder):
-            if not path.exists():
-                raise not_found(f"checkpoint '{folder.name}' has no {path.name}")
+            require_regular(path, f"checkpoint '{folder.name}'")
             try:
                 opened = safe_open(str(path), framework="pt", device=str(device))
             except SafetensorError as error:

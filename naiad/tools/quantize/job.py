@@ -27,6 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from naiad.errors import invalid_arg, not_found, unavailable, unsupported
+from naiad.files.regular_file import read_json_object, require_regular
 from naiad.llm.quantization import write
 from naiad.llm.quantization.matrix import QuantizedMatrix, WeightKind
 from naiad.llm.quantization.round_matrix import GROUPS, round_fp8, round_integers
@@ -67,11 +68,6 @@ class QuantizeJob:
         self.options = options
         self._log = log
         self._partial = options.output_dir.with_name(options.output_dir.name + ".partial")
-        if not (options.model_dir / "config.json").exists():
-            raise not_found(
-                f"model_dir '{options.model_dir}' has no config.json; expected the folder of a "
-                "checkpoint"
-            )
         if options.output_dir.exists():
             raise invalid_arg(
                 f"output_dir '{options.output_dir}' is there already; expected a name that is free"
@@ -83,11 +79,14 @@ class QuantizeJob:
             if torch.cuda.is_available()
             else "cpu"
         )
-        self.raw: dict[str, Any] = json.loads((options.model_dir / "config.json").read_text())
+        config = options.model_dir / "config.json"
+        self.raw = read_json_object(config, f"model_dir '{options.model_dir}'")
         own = self.raw.get("dtype") or self.raw.get("torch_dtype") or "bfloat16"
-        self.saved_dtype: torch.dtype = getattr(
-            torch, own if options.dtype == "auto" else options.dtype
-        )
+        name = own if options.dtype == "auto" else options.dtype
+        found = getattr(torch, name, None) if isinstance(name, str) else None
+        if not isinstance(found, torch.dtype) or not found.is_floating_point:
+            raise invalid_arg(f"the dtype is '{str(name)[:40]}', expected one such as bfloat16")
+        self.saved_dtype: torch.dtype = found
         # On a CPU products of 16-bit numbers are slower than of wider ones, and no more exact.
         self.dtype = torch.float32 if device == "cpu" else self.saved_dtype
         self.model = LayeredModel(options.model_dir, torch.device(device), self.dtype)
@@ -346,7 +345,11 @@ class QuantizeJob:
                 f"model_dir '{self.options.model_dir}' has no tokenizer.json, which calibration "
                 "and measurement need"
             )
-        return tokenizers.Tokenizer.from_file(str(path))
+        require_regular(path, f"model_dir '{self.options.model_dir}'")
+        try:
+            return tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exceptions
+            raise invalid_arg(f"'{path}' cannot be read: {error}") from error
 
     def _check_room(self) -> None:
         needed = _folder_bytes(self.options.model_dir)
@@ -384,7 +387,12 @@ def _linears(layer: Any) -> list[tuple[str, Any]]:
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
     """Under its name only when it is whole and on the disk."""
     draft = path.with_suffix(".writing")
+    # The library makes its files for their owner alone; those of a new file are others' as umask
+    # allows.
+    draft.touch()
+    mode = draft.stat().st_mode
     save_file(tensors, draft, metadata={"format": "pt"})
+    draft.chmod(mode)
     with draft.open("rb") as file:
         os.fsync(file.fileno())
     draft.replace(path)

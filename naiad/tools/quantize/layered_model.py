@@ -15,7 +15,9 @@ import transformers
 from torch import Tensor
 
 from naiad.errors import invalid_arg, unsupported
+from naiad.llm.checkpoint.folder import open_folder
 from naiad.llm.checkpoint.safetensors_source import SafetensorsSource
+from naiad.llm.models import registry
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2")
 PREFIX = "model.layers.{}."
@@ -23,30 +25,57 @@ PREFIX = "model.layers.{}."
 
 class LayeredModel:
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
-        self.config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-        kind = self.config.model_type
+        raw = open_folder(folder).config
+        kind = raw["model_type"]
         if kind not in FAMILIES:
             raise unsupported(
                 f"model_type '{kind}' has no recipe for quantization, expected one of "
                 f"{', '.join(FAMILIES)}"
             )
-        if getattr(self.config, "quantization_config", None) is not None:
+        if raw.get("quantization_config") is not None:
             raise invalid_arg(
                 f"checkpoint '{folder.name}' is quantized already, expected a plain one"
             )
+        checked = registry.FAMILIES[kind].checked_config(raw, f"config.json of '{folder.name}'")
         self.device, self.dtype = device, dtype
         self.source = SafetensorsSource(folder, torch.device("cpu"))
         self._names = self.source.names()
-        with torch.device("meta"):
-            model: Any = transformers.AutoModelForCausalLM.from_config(
-                self.config, dtype=dtype, attn_implementation="sdpa"
-            )
+        self._check_layers(folder, checked.num_layers)
+        try:
+            self.config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+            with torch.device("meta"):
+                model: Any = transformers.AutoModelForCausalLM.from_config(
+                    self.config, dtype=dtype, attn_implementation="sdpa"
+                )
+        except Exception as error:  # transformers raises whatever a value leads to
+            raise invalid_arg(
+                f"config.json of '{folder.name}' cannot be used: {type(error).__name__}: {error}"
+            ) from error
         self._inner = model.model
+        self._check_shapes(folder)
         self._head_name = (
             "lm_head.weight" if "lm_head.weight" in self._names else "model.embed_tokens.weight"
         )
         self._rotary = type(self._inner.rotary_emb)(config=self.config).to(device)
         self.num_layers = len(self._inner.layers)
+
+    def _check_layers(self, folder: Path, num_layers: int) -> None:
+        """Before a model of so many layers is made."""
+        found = {name.split(".")[2] for name in self._names if name.startswith("model.layers.")}
+        if len(found) != num_layers:
+            raise invalid_arg(
+                f"config.json of '{folder.name}' has {num_layers} layers, and its files have "
+                f"{len(found)}"
+            )
+
+    def _check_shapes(self, folder: Path) -> None:
+        for name, expected in self._inner.state_dict().items():
+            shape = self.source.shape(f"model.{name}") if f"model.{name}" in self._names else None
+            if shape != list(expected.shape):
+                raise invalid_arg(
+                    f"tensor 'model.{name}' of '{folder.name}' has shape {shape}, and config.json "
+                    f"makes it {list(expected.shape)}"
+                )
 
     def load_layer(self, index: int) -> Any:
         layer = self._inner.layers[index].to_empty(device=self.device)

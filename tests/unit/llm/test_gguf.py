@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,33 @@ def test_a_damaged_file_is_refused_and_nothing_else(
             assert len(file.raw(tensor)) == tensor.num_bytes
     except NaiadError:
         pass
+
+
+@pytest.mark.parametrize("element", [0, 8])
+def test_a_header_of_a_hundred_million_values_is_refused_before_it_is_read(
+    element: int, tmp_path: Path
+) -> None:
+    """The file is sparse: an array of so many bytes, or of empty strings."""
+    count = 100 << 20
+    path = tmp_path / "large.gguf"
+    key = struct.pack("<Q", 1) + b"k"
+    header = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key + struct.pack("<IIQ", 9, element, count)
+    with path.open("wb") as file:
+        file.write(header)
+        file.truncate(len(header) + count * 8)
+    with pytest.raises(NaiadError, match="has more than 16777216 values"):
+        GgufFile(path)
+
+
+def test_a_header_of_one_long_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "large.gguf"
+    key = struct.pack("<Q", 1) + b"k"
+    with path.open("wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key)
+        file.write(struct.pack("<IQ", 8, 1 << 30))
+        file.truncate(2 << 30)
+    with pytest.raises(NaiadError, match="has more than 512 MiB"):
+        GgufFile(path)
 
 
 def test_other_architectures_and_tokenizers_are_named(tmp_path: Path, whole: bytes) -> None:

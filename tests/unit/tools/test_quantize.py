@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -241,6 +242,46 @@ def test_what_cannot_be_quantized_says_why(checkpoint: Path) -> None:
     config.write_text(config.read_text().replace('"model_type": "llama"', '"model_type": "gpt2"'))
     with pytest.raises(NaiadError, match="model_type 'gpt2'"):
         quantize(checkpoint, "other")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_attention_heads": 0}, "num_attention_heads 0, expected a number from 1"),
+        ({"hidden_size": 0}, "hidden_size 0, expected a number from 1"),
+        ({"intermediate_size": "wide"}, "intermediate_size wide, expected a number"),
+        ({"num_hidden_layers": 1_000_000}, "num_hidden_layers 1000000, expected|1000000 layers"),
+        ({"num_hidden_layers": 4}, "has 4 layers, and its files have 3"),
+        ({"vocab_size": 1 << 40}, "vocab_size"),
+        ({"vocab_size": 9999}, r"'model.embed_tokens.weight' of 'plain' has shape .*9999"),
+        ({"rope_parameters": 7}, "cannot be used"),
+        ({"dtype": "save"}, "the dtype is 'save', expected one such as bfloat16"),
+        ({"model_type": 3}, "has no model_type"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused_in_words(
+    values: dict[str, Any], message: str, checkpoint: Path
+) -> None:
+    config = checkpoint / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | values))
+    with pytest.raises(NaiadError, match=message):
+        quantize(checkpoint)
+    assert [path.name for path in checkpoint.parent.iterdir()] == ["plain"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_pipe_in_the_place_of_a_file_is_refused(name: str, checkpoint: Path) -> None:
+    (checkpoint / name).unlink()
+    os.mkfifo(checkpoint / name)
+    with pytest.raises(NaiadError, match=f"{name} of .* is not a file"):
+        quantize(checkpoint)
+
+
+def test_others_may_read_the_result_as_umask_says(checkpoint: Path) -> None:
+    out = quantize(checkpoint, qformat="int8_wo", awq_block_size=32).output_dir
+    modes = {path.name: path.stat().st_mode & 0o777 for path in out.iterdir()}
+    assert len(modes) > 4
+    assert set(modes.values()) == {modes["config.json"]}
 
 
 def test_numbers_that_are_none_stop_the_calibration(checkpoint: Path) -> None:
