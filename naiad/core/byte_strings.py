@@ -57,19 +57,25 @@ def split_byte_strings(data: bytes | bytearray | memoryview) -> list[bytes]:
 
 
 def split_byte_string_pieces(
-    data: bytes | bytearray | memoryview, max_elements: int
-) -> Iterator[list[bytes]]:
-    """Yields the elements, at most `max_elements` at a time. Raises ValueError if a length points
-    past the end of the data."""
+    data: bytes | bytearray | memoryview, max_elements: int, max_bytes: int = 0
+) -> Iterator[list[Any]]:
+    """Yields the elements, at most `max_elements` at a time, and at most about `max_bytes` unless
+    that is 0. An element that is longer is a piece of its own, as a view. Raises ValueError if a
+    length points past the end of the data."""
     view, end, offset = memoryview(data), len(data), 0
+    max_bytes = max_bytes or end
     elements: list[bytes] = []
+    piece_end = max_bytes
     num_read, next_run = 0, RUN_INTERVAL
     while offset < end:
-        if len(elements) >= max_elements:
-            yield elements
-            elements = []
+        if len(elements) >= max_elements or offset >= piece_end:
+            if elements:
+                yield elements
+            elements, piece_end = [], offset + max_bytes
         if num_read >= next_run and end - offset > MIN_RUN_BYTES:
-            run = count_equal(view, offset, max_elements - len(elements))
+            stride = 4 + int.from_bytes(view[offset : offset + 4], "little")
+            most = max(1, (piece_end - offset) // stride)
+            run = count_equal(view, offset, min(max_elements - len(elements), most))
             elements += _equal_elements(view[offset : offset + run.num_bytes], run.num_elements)
             offset += run.num_bytes
             num_read += run.num_elements
@@ -85,7 +91,13 @@ def split_byte_string_pieces(
         offset += 4
         if offset + size > end:
             raise ValueError(f"incomplete string data: {end - offset} bytes left, expected {size}")
-        elements.append(bytes(view[offset : offset + size]))
+        if size > max_bytes:
+            if elements:
+                yield elements
+            yield [view[offset : offset + size]]
+            elements, piece_end = [], offset + size + max_bytes
+        else:
+            elements.append(bytes(view[offset : offset + size]))
         offset += size
     if elements:
         yield elements

@@ -58,3 +58,20 @@ def many_strings_in_json(target: Target) -> None:
     )
     status, text = target.post("/v2/models/identity_bytes/infer", body)
     assert status == 200, (status, text[:200])
+
+
+@attack(60 * MIB * 7, flags=("--http-max-input-size=209715400",))
+def long_strings_as_json(target: Target) -> None:
+    """Valid requests: a few strings of megabytes, binary in and JSON out."""
+    for count, size in ((1, 60 * MIB), (60, MIB)):
+        data = (struct.pack("<I", size) + b"x" * size) * count
+        binary = {"binary_data_size": len(data)}
+        entry = {"name": "TEXT", "datatype": "BYTES", "shape": [1, count], "parameters": binary}
+        head = json.dumps({"inputs": [entry]}).encode()
+        status, body = target.post(
+            "/v2/models/identity_bytes/infer",
+            head + data,
+            {"Inference-Header-Content-Length": str(len(head))},
+        )
+        assert status == 200, (status, body[:200])
+        assert body.count(b"x") == count * size

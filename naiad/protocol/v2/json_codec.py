@@ -36,6 +36,7 @@ from naiad.protocol.v2.json_checked import (
 from naiad.protocol.v2.json_data import LargeData
 from naiad.protocol.v2.json_split import split_data
 from naiad.protocol.v2.json_tensor import (
+    LongText,
     check_json_format,
     json_value_pieces,
     json_values,
@@ -409,7 +410,13 @@ def encode_large_response(
     for tensor, text in zip(tensors, texts[1:], strict=True):
         separator = b"["
         for values in json_value_pieces(tensor):
-            parts += (separator, _encode_values(values))
+            parts.append(separator)
+            if isinstance(values, LongText):
+                # Each part has the quotes of a string.
+                texts_of = [_encode_values([part])[1:-1] for part in values.parts()]
+                parts += (b'"', *texts_of, b'"')
+            else:
+                parts.append(_encode_values(values))
             separator = b","
         parts += (b"[]" if separator == b"[" else b"]", text)
     length = sum(map(len, parts))

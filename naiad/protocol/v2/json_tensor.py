@@ -257,13 +257,36 @@ def json_values(tensor: Tensor) -> Sequence[Any]:
 
 
 _PIECE_VALUES = 16_384
+PIECE_BYTES = 1 << 20
 
 
-def json_value_pieces(tensor: Tensor) -> Iterator[Sequence[Any]]:
+class LongText(msgspec.Struct, frozen=True):
+    """One string that is too long to be written at once."""
+
+    data: memoryview
+
+    def parts(self) -> Iterator[str]:
+        """Cut between characters."""
+        start, end = 0, len(self.data)
+        while start < end:
+            stop = min(start + PIECE_BYTES, end)
+            # The bytes of a character behind its first begin with the bits 10; there are at most 3.
+            lead = next((at for at in range(stop, stop - 4, -1) if self._is_lead(at)), stop)
+            yield bytes(self.data[start:lead]).decode("utf-8", "surrogateescape")
+            start = lead
+
+    def _is_lead(self, at: int) -> bool:
+        return at == len(self.data) or self.data[at] & 0xC0 != 0x80
+
+
+def json_value_pieces(tensor: Tensor) -> Iterator[Sequence[Any] | LongText]:
     """The values of `json_values`, some at a time."""
     data = memoryview(tensor.data)
     if tensor.datatype == "BYTES":
-        for elements in split_byte_string_pieces(data, _PIECE_VALUES):
+        for elements in split_byte_string_pieces(data, _PIECE_VALUES, PIECE_BYTES):
+            if isinstance(elements[0], memoryview):
+                yield LongText(elements[0])
+                continue
             yield [element.decode("utf-8", "surrogateescape") for element in elements]
         return
     size = _PIECE_VALUES * DATATYPES[tensor.datatype].byte_size

@@ -47,6 +47,18 @@ def test_pieces_have_at_most_their_number_of_elements() -> None:
     assert {len(piece) for piece in pieces[:-1]} == {700}
 
 
+@pytest.mark.parametrize("max_bytes", [10, 1000, 5000])
+def test_pieces_have_at_most_their_bytes(max_bytes: int) -> None:
+    elements = [*runs(5), b"x" * max_bytes, b"x" * (max_bytes + 1), *runs(6)]
+    pieces = list(split_byte_string_pieces(encode_byte_strings(elements), 700, max_bytes))
+    assert [bytes(element) for piece in pieces for element in piece] == elements
+    for piece in pieces:
+        is_long = isinstance(piece[0], memoryview)
+        assert is_long == (len(piece[0]) > max_bytes)
+        assert is_long <= (len(piece) == 1)
+        assert is_long or sum(map(len, piece)) <= 2 * max_bytes
+
+
 def test_other_types_are_written_as_text() -> None:
     elements = ["ä", 7, b"x", bytearray(b"yz"), memoryview(b""), None]
     encoded = [b"\xc3\xa4", b"7", b"x", b"yz", b"", b"None"]

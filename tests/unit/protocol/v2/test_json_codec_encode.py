@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from naiad.core.byte_strings import encode_byte_strings
 from naiad.core.datatype import DATATYPES
 from naiad.core.model_spec import ModelSpec
 from naiad.core.response import InferResponse
 from naiad.core.tensor import Tensor, tensor_from_numpy
 from naiad.errors import NaiadError
-from naiad.protocol.v2 import json_codec
+from naiad.protocol.v2 import json_codec, json_tensor
 from naiad.protocol.v2.output_format import (
     ALL_BINARY,
     ALL_JSON,
@@ -159,3 +160,32 @@ def test_any_bytes_survive(elements: list[bytes]) -> None:
     _, body = encode(tensor_from_numpy("OUT", array))
     read = json.loads(body.decode("utf-8", "surrogateescape"))["outputs"][0]["data"]
     assert [text.encode("utf-8", "surrogateescape") for text in read] == elements
+
+
+LONG = [
+    "ä€𝄞".encode() * 9, b"\x80\x81\x82\x83\x84" * 7, b"null" * 9, b'a"\\\n' * 9, b"x" * 65,
+    b"\xf0\x9f" * 11, b"", b"short", b"x" * 16, b"x" * 17,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece_bytes", [4, 5, 7, 16, 64])
+@pytest.mark.parametrize("order", [LONG, LONG[::-1], LONG[2:] * 300])
+def test_long_texts_are_written_in_parts(
+    order: list[bytes], piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut between characters, and equal to what is written at once."""
+    monkeypatch.setattr(json_tensor, "PIECE_BYTES", piece_bytes)
+    data = encode_byte_strings(order)
+    response = InferResponse("m", "1", "", [Tensor("OUT", "BYTES", [len(order)], data)])
+    whole = json_codec.encode_response(response, ALL_JSON, SPEC)
+    large = json_codec.encode_large_response(response, ALL_JSON, SPEC)
+    assert b"".join(map(bytes, large.parts)) == b"".join(map(bytes, whole.parts))
+    assert large.size == whole.size
+
+
+def test_no_part_of_a_long_text_is_long() -> None:
+    """A step that makes one JSON string of 200 MB held the interpreter for half a second."""
+    data = encode_byte_strings([b"x" * (5 << 20), *[b"y" * 700_000] * 9])
+    response = InferResponse("m", "1", "", [Tensor("OUT", "BYTES", [10], data)])
+    parts = json_codec.encode_large_response(response, ALL_JSON, SPEC).parts
+    assert max(map(len, parts)) <= 2 * json_tensor.PIECE_BYTES
