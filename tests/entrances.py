@@ -9,6 +9,7 @@ import msgspec
 from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.frontends.http.frontend import HttpFrontend
 from naiad.frontends.http.options import HttpOptions
+from naiad.keys.api_class import group_of, scope_of
 from tests.fakes import FakeCore
 
 MODEL = "request_info"
@@ -30,7 +31,9 @@ class Entrance(msgspec.Struct, frozen=True):
     """Empty for an RPC."""
     path: str
     api: str
-    """The API class."""
+    """The API class that keys need."""
+    group: str
+    """The one that Triton's restrictions name."""
     names_model: bool = False
     """The path names a model. RPCs name it in their message."""
 
@@ -50,9 +53,14 @@ def http_entrances() -> list[Entrance]:
             match = re.fullmatch(entry.pattern, path)
             assert match, f"EXPANSIONS lacks an entry to make a path for {entry.pattern}"
             names_model = bool(match.groupdict().get("model"))
-            entrances.append(Entrance(entry.method, path, entry.api, names_model))
+            entrances.append(
+                Entrance(entry.method, path, scope_of(entry.api), group_of(entry.api), names_model)
+            )
     return entrances
 
 
 def rpc_entrances() -> list[Entrance]:
-    return [Entrance("", method.path, method.api) for method in GrpcFrontend(FakeCore())._methods()]
+    return [
+        Entrance("", method.path, scope_of(method.api), group_of(method.api))
+        for method in GrpcFrontend(FakeCore())._methods()
+    ]

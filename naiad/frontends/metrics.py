@@ -39,7 +39,7 @@ class MetricsFrontend:
     def route(self, head: Head) -> Route:
         """The `Router` of the metrics endpoint."""
         route = Route(self._handle, max_body_bytes=MAX_BODY_BYTES)
-        if self._guard is not None:
+        if self._guard is not None and self._guard.guards_metrics_port:
             route.gate = self._guard.gate(METRICS, read_bytes(head.headers))
             route.refuse = refuse_v2
         return route

@@ -152,7 +152,7 @@ class OwnAdmission(Admission):
 
 
 class MeteredAdmission(OwnAdmission):
-    __slots__ = ("_account", "_reserved", "_reserved_s", "address", "api", "start_s")
+    __slots__ = ("_account", "_reserved", "_reserved_at", "address", "api", "start_s")
 
     def __init__(
         self, identity: Identity, account: Account, now_s: float, entrance: EntranceFacts
@@ -162,7 +162,7 @@ class MeteredAdmission(OwnAdmission):
         self.address = entrance.address
         self._account = account
         self._reserved = 0
-        self._reserved_s = now_s
+        self._reserved_at = (now_s, account.steady_s())
         self.start_s = now_s
 
     @property
@@ -175,7 +175,7 @@ class MeteredAdmission(OwnAdmission):
     def reserve(self, num_tokens: int) -> None:
         self._account.reserve(num_tokens)
         self._reserved += num_tokens
-        self._reserved_s = self._account.clock_s()
+        self._reserved_at = (self._account.clock_s(), self._account.steady_s())
 
     def end(self, status: int) -> None:
         if self._is_ended:
@@ -185,7 +185,7 @@ class MeteredAdmission(OwnAdmission):
         if not used and not _has_failed(status):
             # Nobody has counted: an endpoint of Triton's protocol, or a client that left early.
             used = self._reserved
-        self._account.end(self._reserved, used, self._reserved_s)
+        self._account.end(self._reserved, used, self._reserved_at)
         self._account.count_tokens(self.num_prompt_tokens, self.num_output_tokens)
         if self._account.on_end is not None:
             self._account.on_end(self, status)
@@ -200,10 +200,12 @@ class Account:
         clock_s: Callable[[], float],
         on_end: OnEnd | None,
         part: LimitPart = WHOLE,
+        steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._part = part
         self.key_id = identity.key_id
         self.clock_s = clock_s
+        self.steady_s = steady_s
         self.on_end = on_end
         self.key_limits: KeyLimits = NO_LIMITS
         """The limits of the key."""
@@ -231,7 +233,7 @@ class Account:
         now_s, limits = self.clock_s(), self.limits
         limit = limits.requests_per_minute
         if limit is not None:
-            wait_s = self._requests.wait_s(now_s, 1, limit)
+            wait_s = self._requests.wait_s(self.steady_s(), 1, limit)
             if wait_s > 0:
                 return self._error(f"{limit} requests per minute", wait_s)
         if limits.max_parallel is not None and self.num_parallel >= limits.max_parallel:
@@ -239,7 +241,7 @@ class Account:
         day = limits.tokens_per_day
         if day is not None and self.tokens_today.used(now_s) >= day:
             return self._error(f"{day} tokens per day", self.tokens_today.wait_s(now_s))
-        self._requests.add(now_s, 1)
+        self._requests.add(self.steady_s(), 1)
         self.num_requests += 1
         self.num_parallel += 1
         return MeteredAdmission(identity, self, now_s, entrance)
@@ -249,29 +251,30 @@ class Account:
         now_s, limits = self.clock_s(), self.limits
         limit, day = limits.tokens_per_minute, limits.tokens_per_day
         if limit is not None:
-            wait_s = self._tokens.wait_s(now_s, num_tokens, limit)
+            wait_s = self._tokens.wait_s(self.steady_s(), num_tokens, limit)
             if wait_s > 0:
                 reason = f"{limit} tokens per minute; the request may need {num_tokens}"
                 raise self._error(reason, wait_s)
         if day is not None and self.tokens_today.used(now_s) + num_tokens > day:
             reason = f"{day} tokens per day; the request may need {num_tokens}"
             raise self._error(reason, self.tokens_today.wait_s(now_s))
-        self._tokens.add(now_s, num_tokens)
+        self._tokens.add(self.steady_s(), num_tokens)
         self.tokens_today.add(now_s, num_tokens)
 
-    def end(self, num_reserved: int, num_used: int, reserved_s: float) -> None:
-        """A request ends: what it has reserved and not used is given back."""
+    def end(self, num_reserved: int, num_used: int, reserved_at: tuple[float, float]) -> None:
+        """A request ends: what it has reserved and not used is given back. `reserved_at` is when it
+        was reserved, on the wall clock and on the steady one."""
         self.num_parallel -= 1
         if num_used != num_reserved:
-            now_s = self.clock_s()
-            self._tokens.settle(now_s, num_reserved, num_used, reserved_s)
-            self.tokens_today.settle(now_s, num_reserved, num_used, reserved_s)
+            wall_s, steady_s = reserved_at
+            self._tokens.settle(self.steady_s(), num_reserved, num_used, steady_s)
+            self.tokens_today.settle(self.clock_s(), num_reserved, num_used, wall_s)
 
     @property
     def is_idle(self) -> bool:
         """True if the account holds nothing that a limit counts."""
-        now_s = self.clock_s()
-        used = (self._requests.used(now_s), self._tokens.used(now_s), self.tokens_today.used(now_s))
+        now_s, today = self.steady_s(), self.tokens_today.used(self.clock_s())
+        used = (self._requests.used(now_s), self._tokens.used(now_s), today)
         return not self.num_parallel and not any(used)
 
     def count_tokens(self, num_prompt_tokens: int, num_output_tokens: int) -> None:
@@ -279,7 +282,7 @@ class Account:
         self.num_output_tokens += num_output_tokens
 
     def rate_fields(self) -> RateFields:
-        now_s, fields = self.clock_s(), RateFields()
+        now_s, fields = self.steady_s(), RateFields()
         for limit, window, name in (
             (self.limits.requests_per_minute, self._requests, "requests"),
             (self.limits.tokens_per_minute, self._tokens, "tokens"),
@@ -308,10 +311,12 @@ class Accounts:
         clock_s: Callable[[], float] = time.time,
         on_end: OnEnd | None = None,
         part: LimitPart = WHOLE,
+        steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_end` is called for every request that ends; None where nobody listens. `part` is what
-        this process allows of every limit."""
+        this process allows of every limit. `steady_s` is a clock that is never set, for minutes."""
         self._part = part
+        self._steady_s = steady_s
         self._clock_s = clock_s
         self._on_end = on_end
         self.on_new: Callable[[Account], None] | None = None
@@ -336,7 +341,7 @@ class Accounts:
         return account
 
     def _open(self, identity: Identity) -> Account:
-        return Account(identity, self._clock_s, self._on_end, self._part)
+        return Account(identity, self._clock_s, self._on_end, self._part, self._steady_s)
 
     def _forget_idle(self) -> None:
         """Signed tokens can name any number of subjects. An account without requests, tokens or an

@@ -8,6 +8,9 @@ Rule: an endpoint whose table has an entry without a class does not start (`chec
 from __future__ import annotations
 
 HEALTH = "health"
+MODEL_READINESS = "model-readiness"
+"""Whether one model is ready: to Triton a part of health. It names a model, so with keys it is a
+part of the metadata."""
 METADATA = "metadata"
 INFERENCE = "inference"
 SHARED_MEMORY = "shared-memory"
@@ -31,9 +34,20 @@ SCOPES = (
 """What a key may be given."""
 DEFAULT_SCOPES = (INFERENCE, METADATA, MODEL_CONFIG, STATISTICS)
 """What a key has unless its creator says otherwise: to use its models and to read about them."""
-OPEN_BY_DEFAULT = frozenset((HEALTH, METRICS))
-"""Probes and scrapers rarely have keys; `--guarded-api` closes these classes too."""
-API_CLASSES = frozenset((*SCOPES, PAGE, UNCLASSIFIED))
+OPEN_BY_DEFAULT = frozenset((HEALTH,))
+"""Probes rarely have keys; `--guarded-api` closes this class too. The metrics port is open in the
+same way; the metrics page of the HTTP port is not."""
+API_CLASSES = frozenset((*SCOPES, MODEL_READINESS, PAGE, UNCLASSIFIED))
+
+
+def scope_of(api: str) -> str:
+    """The scope that a key needs for a class."""
+    return METADATA if api == MODEL_READINESS else api
+
+
+def group_of(api: str) -> str:
+    """Triton's group of a class."""
+    return HEALTH if api == MODEL_READINESS else api
 
 
 def check_class(api: str, entry: str) -> None:

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from naiad.core.identity import Identity
 from naiad.errors import Code, NaiadError
 from naiad.keys.account import Account, Accounts, Admission, EntranceFacts
-from naiad.keys.api_class import OPEN_BY_DEFAULT, PAGE, UNCLASSIFIED, check_class
+from naiad.keys.api_class import METRICS, OPEN_BY_DEFAULT, PAGE, UNCLASSIFIED, check_class, scope_of
 from naiad.keys.certificate import peer_certificate, read_names
 from naiad.keys.key_table import MISSING, Finding, KeyTable
 from naiad.keys.secret import MAX_TOKEN_BYTES, Credential, read_credential
@@ -44,18 +44,20 @@ class Guard:
         accounts: Accounts | None = None,
         on_refused: OnRefused | None = None,
         clock_s: Callable[[], float] = time.time,
+        steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`headers` are the operator's own names of headers that may hold a key. `guarded_apis` are
         classes that need a key although they are open by default. `on_refused` is the audit log; it
         is None where nobody listens."""
         self.on_refused = on_refused
         self.table = table
-        self.accounts = accounts or Accounts(clock_s)
+        self.accounts = accounts or Accounts(clock_s, steady_s=steady_s)
         self.clock_s = clock_s
         self.header_names = tuple(
             dict.fromkeys([*(name.lower() for name in headers), AUTHORIZATION, API_KEY_HEADER])
         )
         self._open_apis = (OPEN_BY_DEFAULT | {PAGE}) - guarded_apis
+        self.guards_metrics_port = METRICS in guarded_apis
 
     def gate(
         self,
@@ -70,6 +72,7 @@ class Guard:
         lower-case name. `hidden` is the error for a model that the key may not see.
         `counts_tokens` is True for an endpoint that reports the tokens of its requests."""
         check_class(api, "a request")
+        api = scope_of(api)
         if api in self._open_apis:
             return None
         credential = self._credential(header)

@@ -1,13 +1,15 @@
 """Counters that limits are checked against: a minute, and the day.
 
 In:  the time and an amount. Out: what is used, and how long to wait until there is room.
-Rule: no function reads a clock; the caller passes the time in seconds.
+Rules: no function reads a clock; the caller passes the time in seconds. Minutes are on a clock that
+       is never set. Days are on the wall clock, and setting it forgets nothing.
 """
 
 from __future__ import annotations
 
 MINUTE_S = 60.0
 DAY_S = 86400
+MAX_DAYS = 4
 
 
 class MinuteWindow:
@@ -47,27 +49,36 @@ class MinuteWindow:
         return self._start_s + MINUTE_S - now_s if self._is_open(now_s) else 0.0
 
     def _is_open(self, now_s: float) -> bool:
-        # A clock that was set back must not keep a minute open for longer.
-        return self._start_s <= now_s < self._start_s + MINUTE_S
+        return now_s < self._start_s + MINUTE_S
 
 
 class DayCounter:
-    """Counts since midnight, UTC."""
+    """Counts since midnight, UTC. What was counted on a later day, before the clock was set back,
+    counts as well; and when the clock has gone too far and comes back, the day is as it was."""
 
-    __slots__ = ("_amount", "day")
+    __slots__ = ("_amounts", "day")
 
     def __init__(self) -> None:
         self.day = 0
-        self._amount = 0
+        self._amounts: dict[int, int] = {}
+        """Day -> amount, of the last days only."""
 
     def used(self, now_s: float) -> int:
         day = int(now_s // DAY_S)
         if day != self.day:
-            self.day, self._amount = day, 0
-        return self._amount
+            self._move(day)
+        return self._amounts.get(day, 0) + self._amounts.get(day + 1, 0)
+
+    def _move(self, day: int) -> None:
+        """A day beyond tomorrow was a mistake of the clock: what was counted then is today's."""
+        self.day, amounts, self._amounts = day, self._amounts, {}
+        for counted, amount in sorted(amounts.items())[-MAX_DAYS:]:
+            at = counted if counted <= day + 1 else day
+            self._amounts[at] = self._amounts.get(at, 0) + amount
 
     def add(self, now_s: float, amount: int) -> None:
-        self._amount = max(0, self.used(now_s) + amount)
+        amount = max(amount, -self.used(now_s))
+        self._amounts[self.day] = self._amounts.get(self.day, 0) + amount
 
     def settle(self, now_s: float, num_reserved: int, num_used: int, reserved_s: float) -> None:
         """Replaces what was reserved by what was used, as a minute does."""
@@ -76,7 +87,7 @@ class DayCounter:
             self.add(now_s, num_used - num_reserved)
 
     def restore(self, day: int, amount: int) -> None:
-        self.day, self._amount = day, amount
+        self.day, self._amounts = day, {day: amount}
 
     def wait_s(self, now_s: float) -> float:
         """How long until the next day."""

@@ -66,7 +66,7 @@ class GrpcRouter:
             **dict.fromkeys(_ANYWHERE, self._anywhere),
         }
         reflection = Reflection()
-        health = Health(FleetHealth(self._core), GrpcOptions())
+        health = Health(FleetHealth(self._core), GrpcOptions(), self._keys.guard)
         return [
             Method(MODEL_INFER, api_class.INFERENCE, unary=self._infer),
             Method(

@@ -17,12 +17,22 @@ class FakeTime:
 
     def __init__(self) -> None:
         self.now = datetime(2030, 1, 1, tzinfo=UTC)
+        self._stepped = timedelta()
 
     def __call__(self) -> float:
         return self.now.timestamp()
 
     def advance(self, **period: float) -> None:
         self.now += timedelta(**period)
+
+    def step(self, **period: float) -> None:
+        """Somebody sets the clock."""
+        self.now += timedelta(**period)
+        self._stepped += timedelta(**period)
+
+    def steady_s(self) -> float:
+        """The clock that nobody can set."""
+        return (self.now - self._stepped).timestamp()
 
 
 class KeyRing:
@@ -34,7 +44,7 @@ class KeyRing:
         self.table = KeyTable(static_keys, clock_s=self.time)
 
     def guard(self, **options: Any) -> Guard:
-        return Guard(self.table, clock_s=self.time, **options)
+        return Guard(self.table, clock_s=self.time, steady_s=self.time.steady_s, **options)
 
     def create(self, name: str, **fields: Any) -> str:
         """Returns the text of the key."""

@@ -58,5 +58,8 @@ class IdentityProvider:
         return {name: value for name, value in every.items() if value is not None}
 
     def token(self, kid: str = "first", **claims: Any) -> str:
+        return self.sign(self.claims(**claims), kid)
+
+    def sign(self, claims: dict[str, Any], kid: str = "first") -> str:
         algorithm, key = self.private_keys[kid]
-        return str(jwt.encode(self.claims(**claims), key, algorithm, headers={"kid": kid}))
+        return str(jwt.encode(claims, key, algorithm, headers={"kid": kid}))

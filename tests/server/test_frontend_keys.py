@@ -20,7 +20,7 @@ import grpc
 import pytest
 
 from naiad.keys import key_change
-from naiad.keys.api_class import HEALTH, METRICS, PAGE, SCOPES, UNCLASSIFIED
+from naiad.keys.api_class import HEALTH, PAGE, SCOPES, UNCLASSIFIED
 from naiad.keys.key import KeyDocument, utc_now
 from naiad.keys.key_change import NewKey
 from naiad.keys.key_file import KeyFile
@@ -32,7 +32,7 @@ from tests.server.model_folder import write_model
 from tests.server.test_frontends import ANY
 
 INFER = "/v2/models/word/infer"
-OPEN = (HEALTH, METRICS, PAGE)
+OPEN = (HEALTH, PAGE)
 MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 _MASKED = re.compile(rb"(?i)(x-ratelimit-reset-\w+: |retry-after: )\d+")
 """Headers whose values depend on the moment."""

@@ -53,7 +53,7 @@ class Entrance(msgspec.Struct, frozen=True):
 
 def grouped(found: list[entrances.Entrance]) -> list[Entrance]:
     return [
-        Entrance(one.method, one.path, one.api if one.api in RESTRICTED_CATEGORIES else "")
+        Entrance(one.method, one.path, one.group if one.group in RESTRICTED_CATEGORIES else "")
         for one in found
     ]
 

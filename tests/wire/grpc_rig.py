@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import sys
+from collections.abc import Sequence
 
 from naiad.frontends.grpc.frontend import GrpcFrontend
 from naiad.keys.guard import Guard
@@ -150,15 +151,22 @@ class Rig:
                 raise AssertionError(f"the client found fault with the server: {code} {reason}")
 
     def open(
-        self, path: str, metadata: dict[str, str] | None = None, *, end: bool = False
+        self,
+        path: str,
+        metadata: dict[str, str] | None = None,
+        *,
+        end: bool = False,
+        more: Sequence[tuple[str, str]] = (),
     ) -> ClientCall:
+        """`more` are headers whose names may repeat."""
         if not path.startswith("/"):
             path = SERVICE + path
         fields = {
             ":method": "POST", ":scheme": "http", ":path": path, ":authority": "test",
             "te": "trailers", "content-type": "application/grpc", **(metadata or {}),
         }  # fmt: skip
-        block = encode_headers([(name.encode(), value.encode()) for name, value in fields.items()])
+        headers = [*fields.items(), *more]
+        block = encode_headers([(name.encode(), value.encode()) for name, value in headers])
         stream = self.client.open_stream(block, end_stream=end)
         call = self.calls[stream.id] = ClientCall(stream)
         return call

@@ -48,13 +48,14 @@ async def test_the_metrics_page() -> None:
 
 
 @on_uvloop
-async def test_health_and_metrics_need_no_key_unless_they_are_guarded() -> None:
+async def test_health_needs_no_key_unless_it_is_guarded_and_metrics_always_do() -> None:
     ring = KeyRing()
     key = {"authorization": f"Bearer {ring.create('all', scopes=('health', 'metrics'))}"}
     paths = ("/health", "/ping", "/metrics")
     async with serving(guard=ring.guard(), render_metrics=bytes) as server:
         client = await Client.connect(server.port)
-        assert [(await client.call("GET", path)).status for path in paths] == [200] * 3
+        assert [(await client.call("GET", path)).status for path in paths] == [200, 200, 401]
+        assert (await client.call("GET", "/metrics", headers=key)).status == 200
         assert (await client.call("GET", "/version")).status == 401
         await client.close()
     closed = ring.guard(guarded_apis=frozenset(("health", "metrics")))

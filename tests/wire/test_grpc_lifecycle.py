@@ -618,6 +618,29 @@ class TestMemory:
         assert handlers.cancelled == len(handlers.held) == 11
         assert rig.endpoint.counters.failures == {"rapid_reset": 1}
 
+    async def test_calls_of_unknown_methods_are_metered_like_resets(
+        self, handlers: Handlers
+    ) -> None:
+        """They end normally, and still bring nothing forward."""
+        rig = build(handlers, http2=Http2Limits(reset_burst=10, resets_per_s=1))
+        for _ in range(30):
+            rig.open("/t.T/Nothing", end=True)
+            rig.to_server()
+        rig.from_server()
+        assert rig.goaways[0].code == ErrorCode.ENHANCE_YOUR_CALM
+        assert rig.endpoint.counters.failures == {"rapid_reset": 1}
+
+    async def test_some_calls_of_unknown_methods_harm_nothing(self, handlers: Handlers) -> None:
+        rig = build(handlers, http2=Http2Limits(reset_burst=10, resets_per_s=1))
+        for _ in range(9):
+            call = rig.open("/t.T/Nothing", end=True)
+            await rig.settle()
+            assert call.status == 12
+        for _ in range(30):
+            assert (await rig.unary(ECHO, b"x")).status == 0
+        assert rig.goaways == []
+        await rig.close()
+
     async def test_provoked_ends_are_metered_like_resets(self, handlers: Handlers) -> None:
         """Each stream has work in flight when a malformed message makes the server end it."""
         rig = build(handlers, http2=Http2Limits(reset_burst=10, resets_per_s=1))

@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from naiad.keys.api_class import HEALTH, METRICS, PAGE, SCOPES, UNCLASSIFIED
+from naiad.keys.api_class import HEALTH, PAGE, SCOPES, UNCLASSIFIED
 from naiad.keys.guard import Guard
 from naiad.keys.key import ApiKey
 from naiad.pb import grpc_service_pb2 as pb
+from naiad.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from tests.entrances import Entrance, http_entrances, rpc_entrances
 from tests.fakes.keys import KeyRing
 from tests.fakes.model import FakeModel
@@ -23,7 +24,7 @@ from tests.wire.http_client import Client, on_uvloop
 from tests.wire.http_rig import language_server, serving
 from tests.wire.test_grpc_infer import add_sub
 
-OPEN = (HEALTH, METRICS, PAGE)
+OPEN = (HEALTH, PAGE)
 HTTP = http_entrances()
 RPCS = rpc_entrances()
 UNREAD_BYTES = (5, 1 << 20)
@@ -310,8 +311,51 @@ async def test_every_rpc_refuses_before_it_reads_a_message(
     await rig.settle()
 
 
+async def test_of_two_keys_in_one_call_none_counts(ring: Ring, rig: Rig) -> None:
+    """A proxy may check the first and Naiad the last, or the other way round. HTTP refuses, too."""
+    wrong = f"Bearer {ring.good[:-4]}AAAA"
+    for name, values in {
+        "authorization": (wrong, f"Bearer {ring.good}"),
+        "x-api-key": ("sk-naiad-zzzzzzzz-x", ring.good),
+    }.items():
+        for pair in (values, values[::-1], (values[1], values[1])):
+            call = rig.open("ServerMetadata", more=[(name, value) for value in pair])
+            rig.send(call, b"", end=True)
+            await rig.settle()
+            assert (call.status, call.messages) == (16, [])
+            async with serving(guard=ring.guard()) as server:
+                client = await Client.connect(server.port)
+                lines = "".join(f"{name}: {value}\r\n" for value in pair)
+                client.send(f"GET /v2 HTTP/1.1\r\nHost: t\r\n{lines}\r\n".encode())
+                assert (await client.read()).status == 401
+                await client.close()
+
+
+@pytest.mark.parametrize("rpc", ["Check", "Watch"])
+async def test_the_health_service_tells_of_models_only_whoever_may_see_them(
+    ring: Ring, rig: Rig, rpc: str
+) -> None:
+    """To everybody else the name is an unknown one, which is the server's."""
+    request = HealthCheckRequest(service="sleeping").SerializeToString()
+    serving, not_serving = 1, 2
+    for headers, expected in (
+        ({}, serving),
+        (bearer(ring.good[:-4] + "AAAA"), serving),
+        (bearer(ring.other_model), serving),
+        (bearer(ring.other_scope("metadata")), serving),
+        (bearer(ring.good), not_serving),
+    ):
+        call = rig.open(f"/grpc.health.v1.Health/{rpc}", headers)
+        rig.send(call, request, end=True)
+        await rig.settle()
+        assert HealthCheckResponse.FromString(call.messages[0][1]).status == expected
+        rig.client.sender.reset(call.stream, 8)
+        await rig.settle()
+
+
 HIDDEN = "add_sub"
 MESSAGES: dict[str, Any] = {
+    "ModelReady": pb.ModelReadyRequest(name=HIDDEN),
     "ModelMetadata": pb.ModelMetadataRequest(name=HIDDEN),
     "ModelConfig": pb.ModelConfigRequest(name=HIDDEN),
     "ModelStatistics": pb.ModelStatisticsRequest(name=HIDDEN),
@@ -323,14 +367,14 @@ MESSAGES: dict[str, Any] = {
 
 
 def test_every_rpc_that_names_a_model_is_here() -> None:
-    """ModelReady is open, and ModelStreamInfer has a test of its own."""
+    """ModelStreamInfer has a test of its own."""
     naming = set()
     for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
         fields = {field.name for field in method.input_type.fields}
         is_region = "SharedMemory" in method.name
         if "model_name" in fields or ("name" in fields and not is_region):
             naming.add(method.name)
-    assert naming == {*MESSAGES, "ModelReady", "ModelStreamInfer"}
+    assert naming == {*MESSAGES, "ModelStreamInfer"}
 
 
 @pytest.mark.parametrize("name", MESSAGES)

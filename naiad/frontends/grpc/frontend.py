@@ -38,7 +38,8 @@ MODEL_INFER = f"{SERVICE}ModelInfer"
 MODEL_STREAM_INFER = f"{SERVICE}ModelStreamInfer"
 HEALTH_SERVICE = "/grpc.health.v1.Health/"
 API_CLASSES = {
-    **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady"), api_class.HEALTH),
+    **dict.fromkeys(("ServerLive", "ServerReady"), api_class.HEALTH),
+    "ModelReady": api_class.MODEL_READINESS,
     **dict.fromkeys(("ServerMetadata", "ModelMetadata"), api_class.METADATA),
     "ModelConfig": api_class.MODEL_CONFIG,
     "ModelStatistics": api_class.STATISTICS,
@@ -128,7 +129,7 @@ class GrpcFrontend:
             self._side_thread,
             decode,
         )
-        health = Health(core, self.options)
+        health = Health(core, self.options, self._guard)
         reflection = Reflection()
         plain = {
             **Information(core, self._slow).handlers(),

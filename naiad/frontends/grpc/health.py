@@ -12,8 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from naiad.errors import NaiadError
 from naiad.frontends.grpc.response import reply
 from naiad.frontends.grpc.unary import parse
+from naiad.keys.api_class import MODEL_READINESS
+from naiad.keys.guard import Guard, read_text
 from naiad.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
@@ -45,8 +48,10 @@ class HealthCore(Protocol):
 
 
 class Health:
-    def __init__(self, core: HealthCore, options: GrpcOptions) -> None:
+    def __init__(self, core: HealthCore, options: GrpcOptions, guard: Guard | None = None) -> None:
+        """`guard` is None where nobody needs an API key."""
         self._core = core
+        self._guard = guard
         self._watches = Watches(self, options)
 
     def check(self, call: Call, message: Buffer) -> None:
@@ -54,7 +59,7 @@ class Health:
             if not call.is_done:
                 reply(call, HealthCheckResponse(status=_serving(is_ready)))
 
-        service = parse(HealthCheckRequest, message).service
+        service = self._service(call, message)
         if any(row.name == service for row in self._core.repository_index(ready_only=False)):
             self._core.ask_model_ready(service, "", respond)
         else:
@@ -62,7 +67,16 @@ class Health:
 
     def watch(self, call: Call, message: Buffer) -> None:
         """Raises GrpcError if there are too many Watch calls."""
-        self._watches.open(call, parse(HealthCheckRequest, message).service)
+        self._watches.open(call, self._service(call, message))
+
+    def _service(self, call: Call, message: Buffer) -> str:
+        """Whoever may not know of a model learns of the server, as for any unknown name."""
+        service: str = parse(HealthCheckRequest, message).service
+        if service and self._guard is not None:
+            gate = self._guard.gate(MODEL_READINESS, read_text(call.head.metadata), service)
+            if gate is not None and isinstance(gate.check(call.peer), NaiadError):
+                return ""
+        return service
 
     def status(self, service: str) -> _Serving:
         return self.statuses([service])[service]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 
+from naiad.keys.api_class import group_of
 from naiad.transport.grpc.method import Method, Restrict
 
 _PREFIX = "triton-grpc-protocol-"
@@ -15,7 +16,7 @@ def build_restriction(restricted: dict[str, tuple[str, str]]) -> Restrict | None
         return None
 
     def restrict(method: Method, metadata: dict[str, str]) -> str | None:
-        secret = restricted.get(method.api)
+        secret = restricted.get(group_of(method.api))
         if secret is None:
             return None
         header = _PREFIX + secret[0]

@@ -17,8 +17,10 @@ from naiad.errors import Code, NaiadError
 from naiad.keys.api_class import (
     HEALTH,
     INFERENCE,
+    MODEL_READINESS,
     PAGE,
     UNCLASSIFIED,
+    group_of,
 )
 from naiad.transport.http1.head import Head
 
@@ -29,7 +31,7 @@ _TYPES_OF_FORMS = frozenset((b"text/plain", b"multipart/form-data"))
 _FORM = b"application/x-www-form-urlencoded"
 """curl -d sends this, too, so it counts only when a browser sends it."""
 _PAGE_TYPES = frozenset((b"application/json", b"application/octet-stream"))
-_UNCONTROLLED = frozenset((INFERENCE, HEALTH, PAGE, UNCLASSIFIED))
+_UNCONTROLLED = frozenset((INFERENCE, HEALTH, MODEL_READINESS, PAGE, UNCLASSIFIED))
 """API classes that change nothing about the server; their clients may send what they like."""
 
 
@@ -46,7 +48,7 @@ class BrowserCheck:
 
     def refusal(self, head: Head, api: str) -> NaiadError | None:
         host = head.headers.get(b"host", b"").decode("latin-1").lower()
-        if self._hosts is not None and api != HEALTH and not self._is_own(_name(host)):
+        if self._hosts is not None and group_of(api) != HEALTH and not self._is_own(_name(host)):
             return _denied(
                 f"the host name '{_name(host)}' is not one of this server's; start the server with "
                 f"--allowed-host {_name(host)} if it is"

@@ -40,6 +40,7 @@ from naiad.keys.api_class import (
     LOGGING,
     METADATA,
     MODEL_CONFIG,
+    MODEL_READINESS,
     MODEL_REPOSITORY,
     PAGE,
     SHARED_MEMORY,
@@ -106,7 +107,7 @@ class HttpFrontend:
             Entry("GET", "/v2/health/ready", HEALTH, simple(metadata.ready)),
             # A key that may see the statistics of its models may see this.
             Entry("GET", "/v2/health/details", STATISTICS, simple(metadata.health)),
-            Entry("GET", MODEL_PATH + "/ready", HEALTH, simple(metadata.model_ready)),
+            Entry("GET", MODEL_PATH + "/ready", MODEL_READINESS, simple(metadata.model_ready)),
             Entry("GET", "/v2", METADATA, simple(metadata.server)),
             Entry("GET", "/v2/models/stats", STATISTICS, simple(metadata.all_statistics)),
             Entry("GET", MODEL_PATH, METADATA, simple(metadata.model)),

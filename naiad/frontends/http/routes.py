@@ -22,7 +22,7 @@ from naiad.frontends.http.browser_check import BrowserCheck
 from naiad.frontends.http.cors import Cors
 from naiad.frontends.http.options import Restriction
 from naiad.frontends.http.response import refuse_openai, refuse_v2
-from naiad.keys.api_class import UNCLASSIFIED, check_class
+from naiad.keys.api_class import UNCLASSIFIED, check_class, group_of
 from naiad.keys.guard import ClosedGate, Guard, read_bytes
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
@@ -136,7 +136,7 @@ class RouteTable:
         return route
 
     def _restricted(self, head: Head, api: str) -> NaiadError | None:
-        restriction = self._restricted_apis.get(api)
+        restriction = self._restricted_apis.get(group_of(api))
         if restriction is None or _has_key(head, restriction):
             return None
         return NaiadError(

@@ -21,6 +21,7 @@ from naiad.keys.key import MAX_PRIORITY, check_limit, check_models
 MAX_SUBJECT_CHARS = 255
 MAX_METADATA = 50
 SEPARATOR = "|"
+_ABSENT = object()
 
 
 class ClaimNames(msgspec.Struct, frozen=True):
@@ -139,14 +140,15 @@ def _scopes(claims: dict[str, Any], rules: TokenRules) -> frozenset[str]:
 
 
 def _find(claims: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """Returns None if the token has no such claim."""
+    """Returns None if the token has no such claim. Raises ClaimError for one that is null:
+    providers send that for an attribute that nobody has set, and no limit must come of it."""
     for name in names:
-        if name in claims:
-            return claims[name]
         value: Any = claims
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        if value is not None:
+        for part in [name] if name in claims else name.split("."):
+            value = value.get(part, _ABSENT) if isinstance(value, dict) else _ABSENT
+        if value is None:
+            raise ClaimError(f"the token is refused: {_place((name,))} is null")
+        if value is not _ABSENT:
             return value
     return None
 

@@ -76,7 +76,8 @@ class RequestHead(msgspec.Struct, frozen=True):
     encoding: str = "identity"
     accepts_gzip: bool = False
     metadata: dict[str, str] = {}
-    """Headers that belong neither to HTTP nor to gRPC. The last one of equal names counts."""
+    """Headers that belong neither to HTTP nor to gRPC. The values of equal names are joined, as
+    in HTTP/1.1: of two API keys none must count."""
     gate: Entrance | None = None
     """Asked for every call, and for every message of a stream; None when everybody may enter."""
 
@@ -112,6 +113,9 @@ def _split(headers: HeaderList) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]
         else:
             if name in _CONNECTION_HEADERS or not name or name != name.lower():
                 raise _malformed(f"header name {name!r} is not allowed")
+            before = fields.get(name)
+            if before is not None and name not in _RESERVED:
+                value = before + (b"; " if name == b"cookie" else b", ") + value
             fields[name] = value
     return pseudo, fields
 

@@ -280,6 +280,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 self.on_provoked_end(stream)
             else:
                 self.sender.headers(stream, head.rejection, end_stream=True)
+                self._handle(self.connection.charge_refused())
             return
         admission = None
         if head.gate is not None:

@@ -174,10 +174,17 @@ class Http2Connection:
 
     def charge_reset(self) -> list[Event]:
         """Charges the end of a stream that a fault of the peer's provoked in the layer above."""
+        return self._charge(self._frame_budget.charge_reset)
+
+    def charge_refused(self) -> list[Event]:
+        """Charges a stream that the layer above refuses for its head alone."""
+        return self._charge(self._frame_budget.charge_refused)
+
+    def _charge(self, charge: Callable[[], None]) -> list[Event]:
         events: list[Event] = []
         if not self.is_closed:
             try:
-                self._frame_budget.charge_reset()
+                charge()
             except Http2ConnectionError as fault:
                 self._fail(fault, events)
         return events

@@ -44,6 +44,12 @@ class FrameBudget:
             if not self._resets.charge(0):
                 raise too_much("rapid_reset", "too many streams were opened and reset")
 
+    def charge_refused(self) -> None:
+        """Charges a stream whose head alone is refused. It ends normally, and its end must not
+        refill the budget."""
+        self._sender.num_finished -= 1
+        self.charge_reset()
+
     def _refund(self) -> None:
         sender = self._sender
         self.control.give(

@@ -42,7 +42,9 @@ class Pair:
         self.ring = KeyRing(self.time)
         self.ended: list[tuple[str, int, int]] = []
         self.refused: list[tuple[str, EntranceFacts, Code]] = []
-        accounts = Accounts(self.time, self._on_end if is_audited else None)
+        accounts = Accounts(
+            self.time, self._on_end if is_audited else None, steady_s=self.time.steady_s
+        )
         on_refused: Any = self._on_refused if is_audited else None
         self.server = self.ring.guard(accounts=accounts, on_refused=on_refused)
         self.entrances = Entrances(self.server)

@@ -14,7 +14,6 @@ from naiad.keys import account as account_module
 from naiad.keys.account import Accounts, Admission, EntranceFacts, LimitError, LimitPart
 from naiad.keys.api_class import INFERENCE
 from naiad.keys.guard import Gate, read_text
-from naiad.keys.window import MinuteWindow
 from tests.fakes.keys import FakeTime, KeyRing
 
 
@@ -243,16 +242,58 @@ def test_tokens_of_ten_days_are_within_two_percent() -> None:
     assert all(0.98 * limit <= tokens <= 1.02 * limit for tokens in used), used
 
 
-def test_a_clock_that_is_set_back_keeps_no_minute_open() -> None:
-    window = MinuteWindow()
-    window.add(1000.0, 5)
-    assert window.used(1059.0) == 5
-    assert window.used(900.0) == 0
-    assert window.wait_s(900.0, 5, 5) == 0
+@pytest.mark.parametrize("seconds", [-7200, -1, 1, 61, 7200, 86_400 * 400])
+def test_setting_the_clock_begins_no_minute(ring: KeyRing, seconds: int) -> None:
+    made = gate(ring, rpm_limit=1)
+    admitted(made).end(200)
+    ring.time.step(seconds=seconds)
+    refused(made)
+    ring.time.advance(seconds=59)
+    assert refused(made).retry_after_s == 1
+    ring.time.advance(seconds=1)
+    admitted(made)
+
+
+@pytest.mark.parametrize("seconds", [-7200, 7200, 86_400, 86_400 * 400])
+def test_a_clock_that_was_wrong_for_a_while_forgets_no_tokens_of_the_day(
+    ring: KeyRing, seconds: int
+) -> None:
+    ring.time.advance(hours=1)
+    made = gate(ring, tokens_per_day=1000)
+    first = admitted(made)
+    first.reserve(600)
+    first.settle(300, 300)
+    first.end(200)
+    ring.time.step(seconds=seconds)
+    second = admitted(made)
+    second.reserve(100)
+    second.end(200)
+    ring.time.step(seconds=-seconds)
+    third = admitted(made)
+    with pytest.raises(LimitError, match="1000 tokens per day"):
+        third.reserve(500)
+    third.reserve(200)
+    third.end(200)
+    ring.time.advance(days=2)
+    admitted(made).reserve(1000)
+
+
+def test_a_clock_that_is_set_back_over_midnight_forgets_nothing(ring: KeyRing) -> None:
+    ring.time.advance(minutes=5)
+    made = gate(ring, tokens_per_day=1000)
+    first = admitted(made)
+    first.reserve(600)
+    first.end(200)
+    ring.time.step(minutes=-10)  # yesterday
+    with pytest.raises(LimitError):
+        admitted(made).reserve(500)
+    ring.time.advance(minutes=10)
+    with pytest.raises(LimitError):
+        admitted(made).reserve(500)
 
 
 def test_accounts_outlive_changes_of_a_key(ring: KeyRing) -> None:
-    accounts = Accounts(ring.time)
+    accounts = Accounts(ring.time, steady_s=ring.time.steady_s)
     ring.create("one")
     (identity,) = ring.table.identities()
     account = accounts.of(identity)
@@ -265,7 +306,7 @@ def test_idle_accounts_are_forgotten_when_there_are_many(
     ring: KeyRing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(account_module, "MAX_IDLE_ACCOUNTS", 3)
-    accounts = Accounts(ring.time)
+    accounts = Accounts(ring.time, steady_s=ring.time.steady_s)
     limits = KeyLimits(requests_per_minute=9)
     busy = accounts.of(Identity("busy", limits=limits))
     busy.admit(Identity("busy", limits=limits), EntranceFacts())

@@ -27,7 +27,10 @@ class Peer:
 
 def open_gate(ring: KeyRing, log: AuditLog, key: str, model: str = "") -> Gate:
     trail = AuditTrail(log, ring.time)
-    guard = ring.guard(accounts=Accounts(ring.time, trail.on_end), on_refused=trail.on_refused)
+    guard = ring.guard(
+        accounts=Accounts(ring.time, trail.on_end, steady_s=ring.time.steady_s),
+        on_refused=trail.on_refused,
+    )
     gate = guard.gate(INFERENCE, read_text({"x-api-key": key}), model)
     assert isinstance(gate, Gate)
     return gate

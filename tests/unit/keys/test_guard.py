@@ -6,7 +6,15 @@ import pytest
 
 from naiad.errors import Code, NaiadError
 from naiad.keys.account import Admission
-from naiad.keys.api_class import HEALTH, INFERENCE, KEYS, METRICS, PAGE, UNCLASSIFIED
+from naiad.keys.api_class import (
+    HEALTH,
+    INFERENCE,
+    KEYS,
+    METRICS,
+    MODEL_READINESS,
+    PAGE,
+    UNCLASSIFIED,
+)
 from naiad.keys.guard import CertificateGate, Gate, Guard, read_bytes, read_text
 from naiad.keys.key_table import MISSING
 from tests.fakes.keys import KeyRing
@@ -46,10 +54,14 @@ def test_a_key_is_required(ring: KeyRing) -> None:
     assert guard.accounts.refusals == {Code.UNAUTHENTICATED: 1}
 
 
-def test_health_metrics_and_pages_are_open(ring: KeyRing) -> None:
+def test_health_and_pages_are_open_and_name_no_model(ring: KeyRing) -> None:
     guard = ring.guard()
-    assert [guard.gate(api, read_text({})) for api in (HEALTH, METRICS, PAGE)] == [None] * 3
+    assert [guard.gate(api, read_text({})) for api in (HEALTH, PAGE)] == [None] * 2
+    for api in (METRICS, MODEL_READINESS):
+        assert guard.gate(api, read_text({})) is not None
+    assert not guard.guards_metrics_port
     closed = ring.guard(guarded_apis=frozenset((HEALTH, METRICS)))
+    assert closed.guards_metrics_port
     assert closed.gate(HEALTH, read_text({})) is not None
     assert closed.gate(PAGE, read_text({})) is None
 

@@ -16,7 +16,7 @@ from tests.fakes.keys import KeyRing
 
 def start(ring: KeyRing, path: Path) -> tuple[Accounts, UsageFile]:
     """A server that starts."""
-    accounts = Accounts(ring.time)
+    accounts = Accounts(ring.time, steady_s=ring.time.steady_s)
     usage = UsageFile(path, accounts, ring.time)
     usage.load()
     return accounts, usage

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import jwt
+import msgspec
 import pytest
 
 from naiad.errors import Code, NaiadError
@@ -161,6 +162,20 @@ def test_where_scopes_stand(
 )
 def test_claims_that_refuse_a_token(rig: Rig, claims: dict[str, Any], message: str) -> None:
     assert message in rig.refusal(rig.provider.token(**claims))
+
+
+@pytest.mark.parametrize("claim", [name for (name, *_) in msgspec.structs.astuple(ClaimNames())])
+def test_a_claim_that_is_null_refuses_the_token(rig: Rig, claim: str) -> None:
+    """Providers send null for an attribute that nobody has set."""
+    token = rig.provider.sign({**rig.provider.claims(), claim: None})
+    assert rig.refusal(token) == f"the token is refused: the claim '{claim}' is null"
+
+
+def test_a_null_on_the_path_to_a_claim_refuses_the_token() -> None:
+    rig = Rig(names=ClaimNames(rpm=("naiad.rpm",)))
+    token = rig.provider.sign({**rig.provider.claims(), "naiad": {"rpm": None}})
+    assert rig.refusal(token) == "the token is refused: the claim 'naiad.rpm' is null"
+    assert rig.enter(rig.provider.sign({**rig.provider.claims(), "naiad": None}))
 
 
 def test_the_clocks_may_differ_by_the_leeway(rig: Rig) -> None:
