@@ -8,6 +8,7 @@ used. PreferredMemory and InferenceTrace, which a model may pass to a built requ
 from __future__ import annotations
 
 import enum
+import threading
 from collections.abc import Awaitable, Collection, Sequence
 from operator import index
 from typing import Any, SupportsIndex, TypeGuard
@@ -197,15 +198,18 @@ class InferenceRequest:
         return self._instance is not None and self._instance.runtime.is_cancelled(self._work.handle)
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """Returns the same sender on every call."""
+        """Returns the same sender on every call, from any thread."""
         if self._sender is None:
             if self._instance is None:
                 raise TritonModelException(
                     "Only a request that the model received has a response sender."
                 )
-            self._sender = InferenceResponseSender(
-                self._instance, self._work.handle, self._output_names()
-            )
+            # A second sender would be dropped, and a sender that is dropped ends the request.
+            with _first_sender:
+                if self._sender is None:
+                    self._sender = InferenceResponseSender(
+                        self._instance, self._work.handle, self._output_names()
+                    )
         return self._sender
 
     def exec(self, decoupled: bool = False) -> Any:
@@ -250,6 +254,7 @@ class InferenceRequest:
         return self._target[0], self._target[1], call
 
 
+_first_sender = threading.RLock()
 _new = InferenceRequest.__new__
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -180,3 +182,35 @@ def test_sender_belongs_to_its_request(instance: Instance, runtime: FakeRuntime)
     gc.collect()
     sender.send(response())
     assert sent(runtime) == [(["Y"], True)]
+
+
+def test_threads_that_ask_at_the_same_time_get_the_same_sender(
+    instance: Instance, runtime: FakeRuntime
+) -> None:
+    """A second sender would be dropped, which ends the request: the model's own thread asks while
+    the backend does, after `execute`."""
+    instance.is_decoupled = True
+    num_threads, num_rounds = 4, 500
+    requests = [received_request(work_request(handle), instance) for handle in range(num_rounds)]
+    senders: list[set[int]] = [set() for _ in requests]
+    barrier = threading.Barrier(num_threads)
+
+    def ask() -> None:
+        for request, found in zip(requests, senders, strict=True):
+            barrier.wait()
+            found.add(id(request.get_response_sender()))
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=ask) for _ in range(num_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert not runtime.responses, "a sender was dropped"
+    assert all(len(found) == 1 for found in senders)
+    for request in requests:
+        request.get_response_sender().send(flags=FINAL)
