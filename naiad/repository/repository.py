@@ -321,7 +321,7 @@ def checked_name(name: str) -> str:
     trimmed = trim_name(name)
     if not trimmed:
         raise invalid_arg("Model name cannot be empty. Please enter a valid name to deploy.")
-    if "/" in trimmed or "\\" in trimmed or "\0" in trimmed or trimmed in (".", ".."):
+    if "/" in trimmed or "\0" in trimmed or trimmed in (".", ".."):
         raise invalid_arg(
             f"invalid model name '{name}', model name must not contain path traversal characters"
         )

@@ -86,6 +86,9 @@ class RegionTable:
         self, name: str, raw_handle: bytes, device_id: int, byte_size: int, owner: str = ""
     ) -> None:
         """Raises NaiadError. The driver may need a long time."""
+        self.check_allowed()
+        if not name or not raw_handle:
+            raise invalid_arg("failed to register shared memory region: invalid args")
         self._check_new(name, owner)
         if self._open_cuda is None:
             raise invalid_arg(

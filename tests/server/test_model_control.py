@@ -202,7 +202,7 @@ def test_white_space_around_a_name_is_trimmed(control: Control, repository: Path
     )
 
 
-@pytest.mark.parametrize("name", ["a;b", "a$b", "a'b", "a(b)", "a~b", "a#b", "a!b"])
+@pytest.mark.parametrize("name", ["a;b", "a$b", "a'b", "a(b)", "a~b", "a#b", "a!b", "a\\b"])
 def test_the_name_of_a_python_model_has_no_characters_of_a_shell(
     control: Control, repository: Path, name: str
 ) -> None:

@@ -142,12 +142,78 @@ async def test_what_is_not_tensor_data_is_bounded() -> None:
 
 async def test_control_bodies_are_small() -> None:
     async with serving() as server:
-        for path in ("/v2/logging", "/v2/trace/setting", "/v2/repository/index"):
+        for path in ("/v2/logging", "/v2/trace/setting"):
             reply = await call(server.port, "POST", path, b" " * 20_000)
             assert reply.status == 400
             assert reply.error() == (
                 "request JSON size of 20000 bytes exceeds the maximum allowed input size of 16384 "
                 "bytes. No option increases this limit."
+            )
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "text"),
+    [
+        (b'{"ready":' + b"[" + b"[1]," * 120_000 + b"[1]]}", 400, "Invalid value for 'ready'"),
+        (b'{"ready":"' + b"x" * 100_000 + b'"}', 400, "Invalid value for 'ready'"),
+        (b" " * 3_000_000 + b'{"ready":true}', 200, ""),
+        (b'{"others":[' + b"1," * 900_000 + b'1],"ready":false}', 200, ""),
+        (b'{"ready":true' + b" " * 20_000, 500, "failed to parse the request JSON buffer"),
+    ],
+)
+async def test_the_index_reads_bodies_as_large_as_triton_does(
+    document: bytes, status: int, text: str
+) -> None:
+    async with serving() as server:
+        reply = await call(server.port, "POST", "/v2/repository/index", document)
+        assert reply.status == status
+        assert text in (reply.error() if text else "")
+
+
+async def test_unload_reads_large_bodies_too() -> None:
+    async with serving() as server:
+        body = b'{"x":[' + b"1," * 20_000 + b'1],"parameters":{"unload_dependents":true}}'
+        path = "/v2/repository/models/add_sub/unload"
+        assert (await call(server.port, "POST", path, body)).status == 200
+
+
+async def test_blanks_between_tokens_do_not_count() -> None:
+    """63 MB of padding around a small request, as Triton serves it."""
+    text = json.dumps(small := {"name": "IN", "datatype": "INT32", "shape": [1], "data": [1]})
+    for padding in (b" ", b"\n", b"\t"):
+        around = padding * (5 << 20)
+        document = b'{"inputs":[%b%b],%b"id":"7"}%b' % (around, text.encode(), around, around)
+        async with serving() as server:
+            reply = await call(
+                server.port,
+                "POST",
+                "/v2/models/id_int32/infer",
+                gzip.compress(document, 1),
+                headers={"Content-Encoding": "gzip"},
+            )
+            assert reply.status == 200, reply.error()
+            assert reply.json()["outputs"][0]["data"] == small["data"]
+            assert reply.json()["id"] == "7"
+
+
+async def test_blanks_inside_a_string_count() -> None:
+    async with serving() as server:
+        document = b'{"inputs":[],"id":"%b"}' % (b" " * (5 << 20))
+        reply = await call(server.port, "POST", "/v2/models/id_int32/infer", document)
+        assert "outside of tensor data" in reply.error()
+
+
+async def test_a_body_above_both_limits_names_both() -> None:
+    async with serving(HttpOptions(max_json_size=1000, max_input_size=2000)) as server:
+        for num_bytes, option in (
+            (1500, "--http-max-json-size"),
+            (2500, "--http-max-json-size and --http-max-input-size"),
+        ):
+            document = b'{"a":"' + b"x" * (num_bytes - 8) + b'"}'
+            reply = await call(server.port, "POST", "/v2/models/gen/generate", document)
+            assert reply.error() == (
+                f"request JSON size of {num_bytes} bytes exceeds the maximum allowed input size of "
+                f"1000 bytes. Use {option} to increase the limit."
             )
 
 

@@ -119,7 +119,7 @@ class HttpFrontend:
                 simple(metadata.statistics),
                 _no_statistics,
             ),
-            Entry("POST", _REPOSITORY + "/index", MODEL_REPOSITORY, control(repository.index)),
+            Entry("POST", _REPOSITORY + "/index", MODEL_REPOSITORY, simple(repository.index)),
             Entry(
                 "POST",
                 _REPOSITORY + "/models/(?P<model>[^/]+)/load",
@@ -131,7 +131,7 @@ class HttpFrontend:
                 "POST",
                 _REPOSITORY + "/models/(?P<model>[^/]+)/unload",
                 MODEL_REPOSITORY,
-                control(repository.unload),
+                simple(repository.unload),
                 trims_name=True,
             ),
             Entry("GET", _MEMORY + "/status", SHARED_MEMORY, simple(memory.status)),

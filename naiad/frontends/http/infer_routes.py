@@ -17,7 +17,7 @@ from naiad.frontends.http.generate import GenerateRoute
 from naiad.frontends.http.infer import InferRoute
 from naiad.frontends.http.load_report import Gauges
 from naiad.frontends.http.options import HttpOptions
-from naiad.frontends.http.routes import Entry, Names, oversize_json_message
+from naiad.frontends.http.routes import Entry, Names, json_route
 from naiad.frontends.side_thread import SideThread
 from naiad.keys.api_class import INFERENCE
 from naiad.keys.guard import Guard
@@ -104,12 +104,7 @@ class InferRoutes:
             self._side_thread,
             is_stream=is_stream,
         )
-        route = Route(
-            generate.handle,
-            max_body_bytes=self._options.max_json_size,
-            oversize_message=oversize_json_message,
-        )
-        return self._leaving(route, head, name, version)
+        return self._leaving(json_route(generate.handle, self._options), head, name, version)
 
     def _leaving(self, route: Route, head: Head, name: str, version: str) -> Route:
         leaves = self._leaves

@@ -7,9 +7,12 @@ client that goes away does not undo it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, invalid_arg, unsupported
@@ -19,6 +22,7 @@ from naiad.frontends.http.routes import Names
 from naiad.frontends.side_thread import INLINE_PLAIN_BYTES, SideThread, client_error
 from naiad.frontends.visible import visible
 from naiad.protocol.v2.json_access import find
+from naiad.protocol.v2.json_split import parse_large
 from naiad.protocol.v2.load_request import decode_load_parameters
 from naiad.protocol.v2.metadata import encode_index
 from naiad.protocol.v2.triton_json import parse
@@ -33,12 +37,30 @@ class RepositoryRoutes:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def index(self, exchange: Exchange, _names: Names) -> None:
+        def respond(*, ready_only: bool) -> None:
+            try:
+                rows = self._core.repository_index(ready_only=ready_only)
+            except NaiadError as error:
+                respond_error(exchange, error)
+            else:
+                respond_json(exchange, encode_index(visible(rows, exchange.identity)))
+
+        self._read(exchange, _wants_ready, lambda ready_only: respond(ready_only=ready_only))
+
+    def _read(
+        self, exchange: Exchange, read: Callable[[Buffer], bool], go_on: Callable[[bool], None]
+    ) -> None:
+        """Reads the one setting that a body may have, however large the rest of it is."""
+        fail = partial(_fail, exchange)
+        if len(exchange.body) > INLINE_PLAIN_BYTES:
+            self._side_thread.run(lambda: read(exchange.body), go_on, fail)
+            return
         try:
-            rows = self._core.repository_index(ready_only=_wants_ready(exchange.body))
+            value = read(exchange.body)
         except NaiadError as error:
-            respond_error(exchange, error)
+            fail(error)
         else:
-            respond_json(exchange, encode_index(visible(rows, exchange.identity)))
+            go_on(value)
 
     def load(self, exchange: Exchange, names: Names) -> None:
         try:
@@ -53,9 +75,7 @@ class RepositoryRoutes:
         self._side_thread.run(
             partial(decode_load_parameters, exchange.body),
             partial(self._load, exchange, names["model"]),
-            lambda error: respond_error(
-                exchange, client_error(error, "a load request could not be decoded")
-            ),
+            partial(_fail, exchange),
         )
 
     def _load(self, exchange: Exchange, name: str, parameters: dict[str, str | bytes]) -> None:
@@ -67,11 +87,11 @@ class RepositoryRoutes:
         except NaiadError as error:
             respond_error(exchange, error)
         else:
-            self._start(
+            unload, name = self._core.unload_model, names["model"]
+            self._read(
                 exchange,
-                self._core.unload_model(
-                    names["model"], unload_dependents=_unload_dependents(exchange.body)
-                ),
+                _unload_dependents,
+                lambda value: self._start(exchange, unload(name, unload_dependents=value)),
             )
 
     async def stop(self) -> None:
@@ -87,13 +107,22 @@ class RepositoryRoutes:
         task.add_done_callback(self._tasks.discard)
 
 
+class _Members(msgspec.Struct):
+    ready: msgspec.Raw | UnsetType = UNSET
+    parameters: msgspec.Raw | UnsetType = UNSET
+
+
+_LARGE: dict[str, Any] = {}
+"""Stands for a value that is too large to be one of the few that are asked for."""
+
+
 def _refuse_repository(names: Names) -> None:
     if names["repository"]:
         raise unsupported("'repository_name' specification is not supported")
 
 
 def _wants_ready(body: Buffer) -> bool:
-    ready = find(parse(body), "ready") if len(body) else None
+    ready = _member(body, "ready")
     if ready is None:
         return False
     if not isinstance(ready, bool):
@@ -104,7 +133,24 @@ def _wants_ready(body: Buffer) -> bool:
 def _unload_dependents(body: Buffer) -> bool:
     """False for a body that cannot be read: Triton does not complain here."""
     try:
-        document = parse(body) if len(body) else None
+        return find(_member(body, "parameters"), "unload_dependents") is True
     except NaiadError:
         return False
-    return find(find(document, "parameters"), "unload_dependents") is True
+
+
+def _member(body: Buffer, name: str) -> Any:
+    """One member of a JSON object. The others of a large body are skipped, not built. Raises
+    NaiadError."""
+    if len(body) <= INLINE_PLAIN_BYTES:
+        return find(parse(body), name) if len(body) else None
+    try:
+        raw = getattr(msgspec.json.decode(body, type=_Members), name)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return find(parse_large(body), name)
+    if raw is UNSET:
+        return None
+    return parse(bytes(raw)) if len(memoryview(raw)) <= INLINE_PLAIN_BYTES else _LARGE
+
+
+def _fail(exchange: Exchange, error: Exception) -> None:
+    respond_error(exchange, client_error(error, "a request could not be decoded"))

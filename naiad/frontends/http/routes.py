@@ -20,7 +20,7 @@ from naiad.core.model_name import trim_name
 from naiad.errors import Code, NaiadError, oversize_body
 from naiad.frontends.http.browser_check import BrowserCheck
 from naiad.frontends.http.cors import Cors
-from naiad.frontends.http.options import Restriction
+from naiad.frontends.http.options import HttpOptions, Restriction
 from naiad.frontends.http.response import refuse_openai, refuse_v2
 from naiad.keys.api_class import UNCLASSIFIED, check_class, group_of
 from naiad.keys.guard import ClosedGate, Guard, read_bytes
@@ -71,9 +71,16 @@ def control(handle: Callable[[Exchange, Names], None]) -> RouteBuilder:
     return simple(handle, _MAX_CONTROL_BYTES)
 
 
-def oversize_json_message(num_bytes: int, max_bytes: int) -> str:
-    """The message for a body above `--http-max-json-size`."""
-    return oversize_body(num_bytes, max_bytes, "--http-max-json-size").message
+def json_route(handle: Callable[[Exchange], None], options: HttpOptions) -> Route:
+    """A route whose body is JSON without tensor data. Its limit is the smaller one of two options;
+    a body above both has to name both."""
+
+    def message(num_bytes: int, max_bytes: int) -> str:
+        is_above_both = num_bytes > options.max_input_size
+        option = "--http-max-json-size" + " and --http-max-input-size" * is_above_both
+        return oversize_body(num_bytes, max_bytes, option).message
+
+    return Route(handle, max_body_bytes=options.max_json_size, oversize_message=message)
 
 
 def _oversize_fixed_message(num_bytes: int, max_bytes: int) -> str:

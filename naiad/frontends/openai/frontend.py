@@ -21,7 +21,7 @@ from naiad.frontends.http.routes import (
     Entry,
     Names,
     RouteBuilder,
-    oversize_json_message,
+    json_route,
     simple,
 )
 from naiad.frontends.openai.embeddings import EmbeddingRun
@@ -170,11 +170,7 @@ class BodyRoutes:
             )
 
         def build(head: Head, names: Names) -> Route:
-            return Route(
-                guarded,
-                max_body_bytes=self._options.max_json_size,
-                oversize_message=oversize_json_message,
-            )
+            return json_route(guarded, self._options)
 
         return build
 

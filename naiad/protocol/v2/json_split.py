@@ -41,6 +41,8 @@ _KEY_BYTES: Final = 256
 _STEPS = np.zeros(256, np.int8)
 _STEPS[[ord("["), ord("{")]] = 1
 _STEPS[[ord("]"), ord("}")]] = -1
+_IS_INK = np.ones(256, np.bool_)
+_IS_INK[[0x20, 0x09, 0x0A, 0x0D]] = False
 _IS_START = np.zeros(256, np.bool_)
 _IS_START[[ord("["), ord("{"), ord(",")]] = True
 
@@ -170,6 +172,10 @@ class _Splitter:
             opens = np.flatnonzero((depths == _DATA_DEPTH) & (steps == 1))
             closes = np.flatnonzero((depths == _DATA_DEPTH - 1) & (steps == -1))
             self._find_spans(start, opens, closes, depths)
+            if self._open < 0 and not _IS_INK[part].any() and not mask.is_inside:
+                # A slice of blanks is left out, all but one, so that none of them counts.
+                self._keep(start + 1)
+                self._kept_from = start + len(part)
             kept_to = self._open if self._is_open_data else start + len(part)
             if self._rest_bytes + kept_to - self._kept_from > self._max_rest_bytes:
                 raise _too_large(self._max_rest_bytes)

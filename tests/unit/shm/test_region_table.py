@@ -187,6 +187,17 @@ class TestKinds:
             "failed to register CUDA shared memory region: 'c', GPUs not supported",
         )
 
+    @pytest.mark.parametrize(("name", "handle"), [("", bytes(64)), ("c", b""), ("", b"")])
+    async def test_an_empty_name_or_handle_is_told_as_triton_does(
+        self, name: str, handle: bytes
+    ) -> None:
+        with pytest.raises(NaiadError) as caught:
+            await RegionTable(is_allowed=True).register_cuda(name, handle, 0, 1)
+        assert (caught.value.code, caught.value.message) == (
+            Code.INVALID_ARG,
+            "failed to register shared memory region: invalid args",
+        )
+
     async def test_rejects_a_name_that_was_registered_while_the_driver_was_busy(
         self, memory: SharedObject
     ) -> None:
