@@ -182,5 +182,5 @@ async def routing(
             close_pools(replica)
             for connection in list(replica.http_pool.busy):
                 connection.close()
-        for one in rig.behind:
+        for one in {*rig.behind, *rig.fakes.values()}:
             await one.stop()
