@@ -121,7 +121,7 @@ def _read_entry(entry: Entry, metrics: dict[str, dict[str, float]], location: st
         reason=reason,
         versions=versions,
         platform=model.spec.platform or "ensemble",
-        engine=_engine(model),
+        engine=model.facts.get("loaded_engine", ""),
         max_batch_size=model.spec.max_batch_size,
         is_language=is_language(model),
         is_embedding=find_embedding_spec(model) is not None,
@@ -145,10 +145,6 @@ def _read_entry(entry: Entry, metrics: dict[str, dict[str, float]], location: st
         output_tokens=metrics[OUTPUT_TOKENS].get(entry.name, 0.0),
         kv_cache_usage=metrics[KV_CACHE_USAGE].get(entry.name),
     )
-
-
-def _engine(model: Model) -> str:
-    return next((one.facts.get("loaded_engine", "") for one in model.instances if one.facts), "")
 
 
 def _state(entry: Entry, versions: list[VersionReading]) -> tuple[str, str]:

@@ -74,11 +74,16 @@ class Model:
         return self.spec.version
 
     @property
+    def facts(self) -> dict[str, str]:
+        """What the model found out while it loaded."""
+        return next((instance.facts for instance in self.instances if instance.facts), {})
+
+    @property
     def shown_config(self) -> ModelConfig:
         """The config as clients see it: with what the model found out while it loaded as
         parameters. The config's own parameters win."""
-        facts = next((instance.facts for instance in self.instances if instance.facts), None)
-        if facts is None:
+        facts = self.facts
+        if not facts:
             return self.config
         config = ModelConfig()
         config.CopyFrom(self.config)

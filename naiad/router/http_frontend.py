@@ -21,6 +21,7 @@ from naiad.errors import NaiadError, unsupported
 from naiad.frontends.http.response import (
     respond_empty,
     respond_error,
+    respond_health,
     respond_json,
     respond_openai_error,
 )
@@ -225,7 +226,7 @@ class HttpRouter:
         if exchange.header("x-naiad-router") == self._core.fleet.own_id:
             respond_empty(exchange, 508)
         else:
-            respond_empty(exchange, 200 if self._core.is_ready else 400)
+            respond_health(exchange, "ready", is_true=self._core.is_ready)
 
     def _health(self, exchange: Exchange, names: Names) -> None:
         respond_empty(exchange, 200 if self._core.is_ready else 503)
@@ -311,7 +312,7 @@ def _wants_ready(body: bytes) -> bool:
 
 
 def _live(exchange: Exchange, names: Names) -> None:
-    respond_empty(exchange)
+    respond_health(exchange, "live", is_true=True)
 
 
 def _welcome(exchange: Exchange, names: Names) -> None:

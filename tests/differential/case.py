@@ -90,6 +90,20 @@ def binary_infer(
     return infer(name, model, encoded + payload, headers=headers, **options)
 
 
+def health(name: str, kind: str, query: str = "", *, is_true: bool = True) -> HttpCase:
+    """Makes a case of a server that is live or ready."""
+    return get(
+        name,
+        f"/v2/health/{kind}{query}",
+        expect={
+            "headers": {"Content-Type": "application/json"},
+            "json": {kind: is_true},
+            "text": None,
+        },
+        because="the body is the Open Inference Protocol's, which KServe's clients read",
+    )
+
+
 def refused(status: int, message: str) -> dict[str, Any]:
     """Returns the `expect` of an HTTP error."""
     return {

@@ -30,8 +30,8 @@ EMPTY_BODY = b'{"error":"failed to parse the request JSON buffer: The document i
 @pytest.mark.parametrize(
     ("method", "path", "status", "content_type", "body"),
     [
-        ("GET", "/v2/health/live", 200, TEXT, b""),
-        ("GET", "/v2/health/ready", 200, TEXT, b""),
+        ("GET", "/v2/health/live", 200, JSON, b'{"live":true}'),
+        ("GET", "/v2/health/ready", 200, JSON, b'{"ready":true}'),
         ("GET", "/v2/models/add_sub/ready", 200, TEXT, b""),
         ("GET", "/v2/models/add_sub/versions/1/ready", 200, TEXT, b""),
         (

@@ -86,6 +86,7 @@ class OpenModel(msgspec.Struct, eq=False):
             "loaded_engine": f"{self.engine_name} ({self.code})" if self.code else self.engine_name,
             "loaded_weights": self.weights,
             "loaded_kv_cache": self.kv_cache,
+            "loaded_max_model_len": str(self.max_model_len),
         }
         return {name: value for name, value in facts.items() if value}
 

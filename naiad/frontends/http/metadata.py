@@ -7,7 +7,7 @@ from collections.abc import Callable
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError
 from naiad.frontends.core import Core
-from naiad.frontends.http.response import respond_empty, respond_error, respond_json
+from naiad.frontends.http.response import respond_empty, respond_error, respond_health, respond_json
 from naiad.frontends.http.routes import Names
 from naiad.frontends.visible import visible
 from naiad.protocol.v2.metadata import (
@@ -24,10 +24,10 @@ class MetadataRoutes:
         self._core = core
 
     def live(self, exchange: Exchange, _names: Names) -> None:
-        respond_empty(exchange, 200 if self._core.is_live() else 400)
+        respond_health(exchange, "live", is_true=self._core.is_live())
 
     def ready(self, exchange: Exchange, _names: Names) -> None:
-        self._core.ask_ready(lambda is_ready: respond_empty(exchange, 200 if is_ready else 400))
+        self._core.ask_ready(lambda is_ready: respond_health(exchange, "ready", is_true=is_ready))
 
     def health(self, exchange: Exchange, _names: Names) -> None:
         health = self._core.health()

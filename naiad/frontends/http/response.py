@@ -45,6 +45,12 @@ def respond_empty(exchange: Exchange, status: int = 200) -> None:
     exchange.respond(status, TEXT_TYPE)
 
 
+def respond_health(exchange: Exchange, name: str, *, is_true: bool) -> None:
+    """Triton's status, with the body of the Open Inference Protocol: `{"live": true}`."""
+    body = b'{"%b":%b}' % (name.encode(), b"true" if is_true else b"false")
+    exchange.respond(200 if is_true else 400, JSON_TYPE, body)
+
+
 def respond_error(exchange: Exchange, error: NaiadError, headers: bytes = b"") -> None:
     exchange.respond(STATUS[error.code], error_headers(error) + headers, encode_error(error))
 

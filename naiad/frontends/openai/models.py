@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from naiad.core.identity import Identity
 from naiad.errors import Code, NaiadError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from naiad.repository.model import Model
 
 _TASK = "task"
+_MAX_MODEL_LEN = "loaded_max_model_len"
 _SAMPLING_DEFAULTS = "sampling_defaults"
 
 
@@ -34,6 +36,8 @@ class ModelCard(msgspec.Struct):
     created: int
     object: str = "model"
     owned_by: str = "naiad"
+    max_model_len: int | UnsetType = UNSET
+    """vLLM's field: how many tokens the prompt and the output may have together."""
 
 
 class ModelRoutes:
@@ -46,7 +50,7 @@ class ModelRoutes:
         names_shown = {
             name for name in self._served() if identity is None or identity.may_see(name)
         }
-        cards = [ModelCard(name, self._started_s) for name in sorted(names_shown)]
+        cards = [self._card(name) for name in sorted(names_shown)]
         respond_json(exchange, msgspec.json.encode({"object": "list", "data": cards}))
 
     def show(self, exchange: Exchange, names: Names) -> None:
@@ -57,7 +61,16 @@ class ModelRoutes:
         except OpenAiError as error:
             respond_openai_error(exchange, error)
         else:
-            respond_json(exchange, msgspec.json.encode(ModelCard(names["model"], self._started_s)))
+            respond_json(exchange, msgspec.json.encode(self._card(names["model"])))
+
+    def _card(self, name: str) -> ModelCard:
+        length = ""
+        with contextlib.suppress(NaiadError):  # it may go away in the meantime
+            inner = language_model(self._core, self._core.model(name))
+            length = "" if inner is None else inner.facts.get(_MAX_MODEL_LEN, "")
+        return ModelCard(
+            name, self._started_s, max_model_len=int(length) if length.isdigit() else UNSET
+        )
 
     def _served(self) -> Iterator[str]:
         for model in self._core.loaded_models():

@@ -36,7 +36,8 @@ class HttpChannel(asyncio.Protocol):
         is_event_stream: bool = False,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """With `is_event_stream`, each server-sent event of a body is a response."""
+        """Each server-sent event of an event stream is a response, where bodies are kept or
+        `is_event_stream` is set; with that, so is a whole body of another type."""
         self.num_in_flight = 0
         self._address = address
         self._listener = listener
@@ -44,7 +45,8 @@ class HttpChannel(asyncio.Protocol):
         self._heads = heads or HeadCache()
         self._reader = ResponseReader(self._heads)
         self._should_keep_body = should_keep_body
-        self._events = SseReader() if is_event_stream else None
+        self._is_event_stream = is_event_stream
+        self._events = SseReader()
         self._clock_ns = clock_ns
         self._transport: asyncio.Transport | None = None
         self._call: Call | None = None
@@ -133,7 +135,8 @@ class HttpChannel(asyncio.Protocol):
                     if (
                         head.status == 200
                         and head.content_length == len(data) - end - 4
-                        and self._events is None
+                        and not self._is_event_stream
+                        and not self._has_events(head)
                     ):
                         self.num_in_flight = 0
                         self._call = None
@@ -161,10 +164,10 @@ class HttpChannel(asyncio.Protocol):
         if head.status != 200:
             if sum(map(len, self._kept)) < _MAX_ERROR_BYTES:
                 self._kept.append(piece)
-        elif self._events is not None and b"event-stream" in head.content_type:
+        elif self._has_events(head):
             for event in self._events.feed(piece):
                 self._listener.on_response(call, event, now_ns)
-        elif self._should_keep_body or self._events is not None:
+        elif self._should_keep_body or self._is_event_stream:
             self._kept.append(piece)
 
     def _finish(self, head: ResponseHead, now_ns: int) -> None:
@@ -175,20 +178,22 @@ class HttpChannel(asyncio.Protocol):
         if head.status != 200:
             self._end(http_failure(head.status, body), b"", now_ns)
             return
-        if self._events is not None:
-            if b"event-stream" in head.content_type:
-                for event in self._events.finish():
-                    self._listener.on_response(call, event, now_ns)
-            else:
-                self._listener.on_response(call, body, now_ns)
+        if self._has_events(head):
+            for event in self._events.finish():
+                self._listener.on_response(call, event, now_ns)
+        elif self._is_event_stream:
+            self._listener.on_response(call, body, now_ns)
         self._end(None, (head, body), now_ns)
+
+    def _has_events(self, head: ResponseHead) -> bool:
+        is_read = self._is_event_stream or self._should_keep_body
+        return is_read and b"event-stream" in head.content_type
 
     def _end(self, error: str | None, payload: object, now_ns: int) -> None:
         call = self._call
         self._call = None
         self._kept = []
-        if self._events is not None:
-            self._events = SseReader()
+        self._events = SseReader()
         self.num_in_flight = 0
         if call is not None:
             self._listener.on_end(call, error, payload, now_ns)

@@ -27,6 +27,9 @@ from naiad.perf.data.dataset import Dataset, Step, TensorValue, fixed_shape
 from naiad.perf.data.model_facts import ModelFacts, TensorFacts
 from naiad.settings.option import OptionError
 
+GENAI_PERF_MODEL = "model"
+"""genai-perf writes the model's name beside the tensors of every step."""
+
 
 def read_json_files(
     paths: Sequence[Path], facts: ModelFacts, shapes: dict[str, tuple[int, ...]]
@@ -85,7 +88,11 @@ def _streams(
                     f"{where}: expected an object of tensors, got {type(step).__name__}"
                 )
             steps.append(
-                {name: _tensor(where, name, value, tensors, shapes) for name, value in step.items()}
+                {
+                    name: _tensor(where, name, value, tensors, shapes)
+                    for name, value in step.items()
+                    if name != GENAI_PERF_MODEL or name in tensors
+                }
             )
         streams.append(steps)
     return streams

@@ -17,6 +17,7 @@ import msgspec
 from naiad.perf.channels.call import Call
 from naiad.perf.load.level import Level
 from naiad.perf.measure.recorder import Recorder
+from naiad.perf.report.failure_text import one_line
 
 RETRY_S = 0.1
 STOP_LIMIT_S = 30.0
@@ -70,10 +71,7 @@ class Load:
         if self._digest is not None:
             if call.responses is None:
                 call.responses = []
-            try:
-                kept = self._digest(payload)
-            except ResponseFailureError as failure:
-                kept = failure
+            kept = self._digested(payload)
             if kept is None:
                 return
             call.responses.append(kept)
@@ -81,13 +79,13 @@ class Load:
 
     def on_end(self, call: Call, error: str | None, payload: Any, now_ns: int) -> None:
         self.num_in_flight -= 1
+        if payload is not None and call.response_ns is None and self._digest is not None:
+            call.responses = [self._digested(payload)] if error is None else None
         if error is None and (call.responses is not None or self._check is not None):
             error = self._failure(call, payload)
         if error is None:
             self._num_lost_in_row = 0
             responses = call.response_ns
-            if payload is not None and responses is None and self._digest is not None:
-                call.responses = [self._digest(payload)]
             self.recorder.add(call, 1 if responses is None else len(responses), now_ns)
         else:
             self._fail(call, error, now_ns)
@@ -123,7 +121,21 @@ class Load:
         for response in call.responses or ():
             if isinstance(response, ResponseFailureError):
                 return str(response)
-        return self._check(call.item, payload) if self._check is not None else None
+        try:
+            return self._check(call.item, payload) if self._check is not None else None
+        except Exception as error:
+            return _unreadable(error)
+
+    def _digested(self, payload: Any) -> Any:
+        """What is recorded of a response, or a ResponseFailureError. An exception here would be the
+        transport's, and the request would never end."""
+        assert self._digest is not None
+        try:
+            return self._digest(payload)
+        except ResponseFailureError as failure:
+            return failure
+        except Exception as error:
+            return ResponseFailureError(_unreadable(error))
 
     def _fail(self, call: Call, error: str, now_ns: int) -> None:
         self.last_error = error
@@ -147,3 +159,7 @@ class Load:
         except TimeoutError:
             return False
         return True
+
+
+def _unreadable(error: Exception) -> str:
+    return one_line(f"a response that cannot be read: {type(error).__name__}: {error}")

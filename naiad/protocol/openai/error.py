@@ -14,6 +14,7 @@ import msgspec
 from naiad.errors import Code, NaiadError, shortened
 
 _CONTEXT = re.compile(r"the prompt has (?:more than )?\d+ (?:tokens|bytes|characters)")
+_CONTEXT_LENGTH = re.compile(r"[,:] the model's context is (\d+)")
 _NAMED = re.compile(r"(?:(?:sampling )?parameter )?'?([a-z_]+)'? (?:is|has|names|holds|of token) ")
 """The engine's messages about a parameter begin with its name."""
 _LACKING = re.compile(r"the [a-z]+ engine has no ([a-z_]+)")
@@ -91,10 +92,21 @@ def from_core(
             if "prompt" in param_names
             else "input"
         )
-        return bad_request(error.message, param, "context_length_exceeded")
+        return bad_request(_context_message(error.message), param, "context_length_exceeded")
     named = _NAMED.match(error.message) or _LACKING.match(error.message)
     return bad_request(
         error.message, named[1] if named is not None and named[1] in param_names else None
+    )
+
+
+def _context_message(message: str) -> str:
+    """The sentence by which OpenAI's clients recognise a prompt that is too long."""
+    context = _CONTEXT_LENGTH.search(message)
+    return (
+        f"The prompt is longer than the model's context length: {message}."
+        if context is None
+        else f"This model's maximum context length is {context[1]} tokens. "
+        f"However, {message[: context.start()]}."
     )
 
 

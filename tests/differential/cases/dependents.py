@@ -3,7 +3,7 @@ together. The order of these cases matters."""
 
 from __future__ import annotations
 
-from tests.differential.case import Case, get, infer
+from tests.differential.case import Case, health, infer
 from tests.differential.cases.model_control import ANY, index, load, unload
 
 DEPENDENTS = {"parameters": {"unload_dependents": True}}
@@ -14,7 +14,7 @@ CASES: list[Case] = [
     unload("a part takes its ensembles with it", "part"),
     index("a part takes its ensembles with it"),
     infer("of an ensemble that went with its part", "outer", ANY),
-    get("ready after an ensemble went with its part", "/v2/health/ready"),
+    health("ready after an ensemble went with its part", "ready"),
     load("a part brings its ensembles back", "part"),
     index("a part brings its ensembles back"),
     unload("dependents, but not what was asked for by name", "outer", DEPENDENTS),

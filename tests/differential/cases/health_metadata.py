@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.differential.case import Case, HttpCase, get, post
+from tests.differential.case import Case, HttpCase, get, health, post
 
 MODELS = (
     "add_sub", "identity_fp32", "identity_bytes", "types", "image", "reshaped", "classifier",
@@ -11,9 +11,9 @@ MODELS = (
 )  # fmt: skip
 
 CASES: list[Case] = [
-    get("live", "/v2/health/live"),
-    get("ready", "/v2/health/ready"),
-    get("live with a query", "/v2/health/live?verbose=1"),
+    health("live", "live"),
+    health("ready", "ready"),
+    health("live with a query", "live", "?verbose=1"),
     get("health without a kind", "/v2/health"),
     get("health of an unknown kind", "/v2/health/well"),
     post("live by POST", "/v2/health/live"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.differential.case import Case, GrpcCase, get, infer, post, tensor
+from tests.differential.case import Case, GrpcCase, get, health, infer, post, tensor
 from tests.differential.cases.grpc_message import call, described, request
 
 ANY = {"inputs": [tensor("ANY", "INT32", [1], [0])]}
@@ -113,7 +113,7 @@ FAILING = (
     "unknown_backend",
 )
 CASES: list[Case] = [
-    get("ready with no model loaded", "/v2/health/ready"),
+    health("ready with no model loaded", "ready"),
     index("at the start"),
     index("ready ones at the start", {"ready": True}),
     get("metadata before loading", "/v2/models/plain"),
@@ -137,7 +137,7 @@ CASES: list[Case] = [
     load("half of its versions", "half_good", normalise=("load reason",)),
     infer("infer of a model that failed", "raises", ANY),
     infer("infer of a model that failed in part", "half_good", ANY),
-    get("server is ready although models failed", "/v2/health/ready"),
+    health("server is ready although models failed", "ready", is_true=False),
     post(
         "index: after failures",
         "/v2/repository/index",

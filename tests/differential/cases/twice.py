@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.differential.case import Case, get, infer, post
+from tests.differential.case import Case, get, health, infer, post
 from tests.differential.cases.model_control import ANY
 
 MODELS = ("twice", "only_one", "only_two", "ensemble_one", "ensemble_two", "far")
@@ -15,5 +15,5 @@ CASES: list[Case] = [
     get("config", "/v2/models/twice/config"),
     post("load", "/v2/repository/models/twice/load"),
     post("unload", "/v2/repository/models/twice/unload"),
-    get("server readiness", "/v2/health/ready"),
+    health("server readiness", "ready"),
 ]

@@ -3,13 +3,20 @@ package, within one process."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor_pool import DescriptorPool
 from tritonclient.grpc import model_config_pb2 as triton_config
 from tritonclient.grpc import service_pb2 as triton_service
 
+import naiad
 from naiad.pb import grpc_service_pb2, health_pb2, model_config_pb2
+
+PROTO = Path(naiad.__file__).parent.parent / "proto"
+CLIENT_PROTO = PROTO / "client"
 
 
 def fields(
@@ -67,6 +74,34 @@ def test_has_the_same_fields_and_numbers_as_triton(
     ours: FileDescriptor, tritons: FileDescriptor
 ) -> None:
     assert contents(ours) == contents(tritons)
+
+
+def test_the_definitions_for_clients_compile_and_have_the_names_of_the_wire(
+    tmp_path: Path,
+) -> None:
+    protoc = pytest.importorskip("grpc_tools.protoc", reason="needs grpcio-tools (the dev group)")
+    out = tmp_path / "set"
+    names = ["model_config.proto", "grpc_service.proto", "health.proto"]
+    flags = [f"-I{CLIENT_PROTO}", f"--descriptor_set_out={out}", *names]
+    assert protoc.main(["protoc", *flags]) == 0
+    found = descriptor_pb2.FileDescriptorSet.FromString(out.read_bytes())
+    pool = DescriptorPool()
+    for file in found.file:
+        pool.Add(file)
+    for name, tritons in zip(names, (triton_config, triton_service), strict=False):
+        assert contents(pool.FindFileByName(name)) == contents(tritons.DESCRIPTOR)
+    assert pool.FindServiceByName("inference.GRPCInferenceService")
+    assert pool.FindServiceByName("grpc.health.v1.Health")
+
+
+@pytest.mark.parametrize("name", ["model_config", "grpc_service", "health"])
+def test_the_definitions_for_clients_are_those_of_the_server(name: str) -> None:
+    def lines(path: Path) -> list[str]:
+        text = path.read_text().partition("\nsyntax")[2]
+        return [line for line in text.splitlines() if not line.startswith(("package", "import"))]
+
+    ours, clients = (lines(folder / f"{name}.proto") for folder in (PROTO, CLIENT_PROTO))
+    assert [line.replace("naiad.", "inference.") for line in ours] == clients
 
 
 def test_json_has_the_field_order_of_triton() -> None:

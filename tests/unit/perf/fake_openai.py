@@ -1,9 +1,9 @@
 """A small OpenAI-style server for tests: chat completions and completions, streamed or not.
 
 Each word of the response is one chunk. The field `trouble` of a request selects a failure: error
-(HTTP 429), broken (an error event in the middle), cut (the connection ends in the middle) or
-slow_start (the first word waits for `release`). `python -m tests.unit.perf.fake_openai` runs the
-server and prints its port.
+(HTTP 429), html (a page of another server with status 200), broken (an error event in the middle),
+cut (the connection ends in the middle) or slow_start (the first word waits for `release`).
+`python -m tests.unit.perf.fake_openai` runs the server and prints its port.
 """
 
 from __future__ import annotations
@@ -78,6 +78,11 @@ class FakeOpenAi:
             writer.write(
                 _whole(429, {"error": {"message": "too many requests", "type": "rate_limit"}})
             )
+            return True
+        if trouble == "html":
+            page = b"<html>Welcome</html>"
+            head = f"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {len(page)}"
+            writer.write(head.encode() + b"\r\n\r\n" + page)
             return True
         words = [f"w{number} " for number in range(int(body.get("max_tokens", 4)))]
         usage = {"prompt_tokens": len(_prompt(body).split()), "completion_tokens": len(words)}

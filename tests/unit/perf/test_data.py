@@ -82,6 +82,12 @@ def test_reads_all_kinds_of_json_content(tmp_path: Path) -> None:
     assert steps[1]["COUNT"].raw == (7).to_bytes(4, "little")
 
 
+def test_reads_the_input_files_of_genai_perf(tmp_path: Path) -> None:
+    path = written(tmp_path, {"data": [{"model": "text", "TEXT": ["a"]}]})
+    (step,) = read_json_files([path], text_model(), {}).steps
+    assert list(step) == ["TEXT"]
+
+
 def test_reads_streams_from_several_files(tmp_path: Path) -> None:
     one = [{"INPUT0": [1, 2, 3, 4], "INPUT1": [[1, 2], [3, 4]]}]
     path = written(tmp_path, {"data": [one, one * 2]})

@@ -73,6 +73,19 @@ async def test_closed_loop_stops_after_the_requested_number() -> None:
     assert load.is_exhausted
 
 
+@pytest.mark.parametrize("option", ["digest", "check"])
+async def test_whatever_cannot_be_read_is_a_failure_and_the_load_goes_on(option: str) -> None:
+    def fail(*_: object) -> None:
+        raise RecursionError("too deep")
+
+    network = FakeNetwork()
+    load = closed(network, **{option: fail})
+    await load.apply(concurrency(2), Share())
+    network.busy[0].finish(payload=b"?")
+    assert len(network.busy) == 2
+    assert load.last_error == "a response that cannot be read: RecursionError: too deep"
+
+
 async def test_stop_waits_for_requests_in_flight() -> None:
     network = FakeNetwork()
     load = closed(network)

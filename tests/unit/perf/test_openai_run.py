@@ -138,6 +138,35 @@ def test_counts_chunks_if_the_server_does_not_report_tokens(
     assert "Each chunk with text is counted as one token" in capsys.readouterr().out
 
 
+def test_an_event_stream_is_recognised_by_its_type(
+    fake: Background, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """genai-perf asks for streams in its payloads, and passes no --streaming."""
+    payload = {
+        "model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5,
+        "stream": True, "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    data, export = tmp_path / "data.json", tmp_path / "e.json"
+    data.write_text(json.dumps({"data": [{"payload": [payload]}]}))
+    flags = ["--input-data", str(data), "--request-count", "4", "--profile-export-file"]
+    assert perf(fake, *flags, str(export)) == 0
+    assert "Request count: 4" in capsys.readouterr().out
+    (experiment,) = json.loads(export.read_text())["experiments"]
+    for request in experiment["requests"]:
+        assert len(request["response_timestamps"]) == 7  # role, five words, usage
+
+
+@pytest.mark.parametrize("flags", [[], ["--streaming"]])
+def test_an_answer_that_cannot_be_read_is_a_failed_request(
+    fake: Background, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*flags, "--extra-inputs", "trouble:html", "--request-count", "4"]
+    assert perf(fake, *arguments) == 99
+    out, err = capsys.readouterr()
+    assert "a response that cannot be decoded" in out
+    assert "Traceback" not in out + err
+
+
 @pytest.mark.parametrize(
     ("trouble", "message"),
     [
