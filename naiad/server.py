@@ -55,6 +55,7 @@ from naiad.stores.location import is_remote
 from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.limits import Http1Limits
+from naiad.transport.tcp_watch import keep_alive
 from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
 
 LISTEN_BACKLOG = 4096
@@ -603,6 +604,7 @@ def _bind(endpoint: _Endpoint) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    keep_alive(sock)  # what it accepts inherits that
     if endpoint.reuse_port:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:

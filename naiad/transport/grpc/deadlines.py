@@ -17,6 +17,7 @@ from naiad.transport.grpc.keepalive import Due, Keepalive
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.status import Status
 from naiad.transport.http2.stream import OPEN, Stream
+from naiad.transport.write_watch import Verdict, WriteWatch
 
 if TYPE_CHECKING:
     from naiad.transport.grpc.protocol import GrpcProtocol
@@ -55,8 +56,10 @@ class ConnectionDeadlines:
         self._options = options
         self._made_ns = now_ns
         self._keepalive = Keepalive(options, now_ns)
-        self._progress = (0, 0)
-        self._progress_ns = now_ns
+        self._watch: WriteWatch | None = None
+        """None before the first tick that had something to look at."""
+        self._watched_bytes = -1
+        """`received_bytes` of an idle connection whose client has acknowledged everything."""
         self.received_bytes = 0
         """Bytes that the connection has received."""
         self._received_at_tick = 0
@@ -205,13 +208,22 @@ class ConnectionDeadlines:
             protocol.drain()
 
     def _check_responses(self, now_ns: int) -> None:
-        """Aborts a connection when neither the transport nor any window has accepted a byte of what
-        waits for too long."""
-        protocol = self._protocol
-        waiting = protocol.sender.pending_bytes + protocol.write_buffer_bytes()
-        progress = (protocol.sender.activity, waiting)
-        if not waiting or progress != self._progress:
-            self._progress, self._progress_ns = progress, now_ns
-        elif now_ns - self._progress_ns > self._options.write_timeout_s * _S:
-            protocol.count("write_timeout")
-            protocol.abort()
+        """Ends the connection of a client that is gone, or that for too long has read nothing of
+        what waits in the transport, in the system or for a window."""
+        protocol, now_s = self._protocol, now_ns / _S
+        sender, watch = protocol.sender, self._watch
+        is_idle = not protocol.connection.streams and not protocol.write_buffer_bytes()
+        if is_idle and self._watched_bytes == self.received_bytes:
+            return
+        if watch is None:
+            watch = self._watch = protocol.watch_client()
+        elif not sender.pending_bytes and not watch.is_due(now_s):
+            return
+        verdict = watch.look(
+            now_s, self._options.write_timeout_s, sender.pending_bytes, sender.activity
+        )
+        if is_idle and watch.is_clean:
+            self._watched_bytes = self.received_bytes
+        if verdict is not Verdict.READS:
+            protocol.count("write_timeout" if verdict is Verdict.SLOW else "vanished")
+            protocol.discard()

@@ -37,6 +37,8 @@ from naiad.transport.http2.event import (
 from naiad.transport.http2.frame import MAX_STREAM_ID, ErrorCode
 from naiad.transport.http2.limits import KIB, MIB
 from naiad.transport.http2.stream import CLOSED, HALF_CLOSED_LOCAL, HALF_CLOSED_REMOTE, Stream
+from naiad.transport.tcp_watch import discard
+from naiad.transport.write_watch import WriteWatch
 
 if TYPE_CHECKING:
     from naiad.transport.grpc.endpoint import GrpcEndpoint
@@ -464,6 +466,10 @@ class GrpcProtocol(asyncio.BufferedProtocol):
     def abort(self) -> None:
         self._transport.abort()
 
+    def discard(self) -> None:
+        """Aborts, for a client that does not read."""
+        discard(self._transport)
+
     # Called by ConnectionDeadlines.
 
     def give_up(self, cause: str, reason: str) -> None:
@@ -487,6 +493,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self.account.add(unsent_bytes - self._unsent_bytes)
         self._unsent_bytes = unsent_bytes
         self.account.settle()
+
+    def watch_client(self) -> WriteWatch:
+        return WriteWatch(self._transport)
 
     def write_buffer_bytes(self) -> int:
         return self._transport.get_write_buffer_size()

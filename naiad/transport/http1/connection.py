@@ -26,6 +26,8 @@ from naiad.transport.http1.fast_path import FastPath
 from naiad.transport.http1.head import BROKEN, Head, HeadError
 from naiad.transport.http1.response_head import CONTINUE, RETRY_SOON
 from naiad.transport.http1.response_queue import ResponseQueue
+from naiad.transport.tcp_watch import discard
+from naiad.transport.write_watch import Verdict, WriteWatch
 
 if TYPE_CHECKING:
     from naiad.keys.account import Admission
@@ -56,7 +58,6 @@ class Http1Connection(asyncio.BufferedProtocol):
         "_is_parsing",
         "_is_reading_paused",
         "_is_waiting",
-        "_last_unsent_bytes",
         "_limits",
         "_pending",
         "_pending_bytes",
@@ -64,8 +65,9 @@ class Http1Connection(asyncio.BufferedProtocol):
         "_responses",
         "_scratch",
         "_since_s",
-        "_stalled_since_s",
         "_transport",
+        "_watch",
+        "_watched_since_s",
         "must_leave",
         "num_moves",
         "wrap_transport",
@@ -111,8 +113,10 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._since_s = endpoint.now_s
         """The time when the connection became idle, began to receive a request, or began to
         drain."""
-        self._stalled_since_s = 0.0
-        self._last_unsent_bytes = 0
+        self._watch: WriteWatch | None = None
+        """None before the first sweep that had something to look at."""
+        self._watched_since_s = -1.0
+        """The time at which an idle connection became idle whose client has acknowledged all."""
         self.num_moves = 0
         """How often the connection has moved to another process."""
         self.must_leave = False
@@ -555,7 +559,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def on_slow_reader(self) -> None:
         self._endpoint.faults["slow_reader"] += 1
         self._endpoint.num_slow_readers += 1
-        self.abort()
+        self._discard()
 
     def _refuse(self, status: int, message: str, headers: bytes = b"") -> None:
         """Sends an error response after the responses before it, then closes. The connection keeps
@@ -637,13 +641,14 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def check_deadlines(self, now_s: float) -> None:
         limits = self._limits
-        unsent_bytes = self._transport.get_write_buffer_size()
-        if unsent_bytes:
-            self._check_write_progress(now_s, unsent_bytes)
+        has_unsent = self._transport.get_write_buffer_size() > 0
+        if not self._client_reads(now_s, has_unsent=has_unsent):
+            return
+        if has_unsent:
+            if self._received_bytes == 0:
+                self._since_s = now_s
             if self._is_draining or not self._received_bytes:
                 return
-        else:
-            self._last_unsent_bytes = 0
         waited_s = now_s - self._since_s
         if self._is_draining:
             if not self._responses.exchanges and waited_s > limits.linger_timeout_s:
@@ -674,11 +679,29 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _has_only_empty_lines(self) -> bool:
         return self._body is None and not self._pending.strip(b"\r\n")
 
-    def _check_write_progress(self, now_s: float, unsent_bytes: int) -> None:
-        if unsent_bytes != self._last_unsent_bytes:
-            self._last_unsent_bytes = unsent_bytes
-            self._stalled_since_s = now_s
-        elif now_s - self._stalled_since_s > self._limits.write_timeout_s:
+    def _client_reads(self, now_s: float, *, has_unsent: bool) -> bool:
+        """Ends the connection of a client that is gone, or that reads nothing for too long."""
+        is_idle = not has_unsent and not self._responses.exchanges
+        if is_idle and self._watched_since_s == self._since_s:
+            return True
+        watch = self._watch
+        if watch is None:
+            watch = self._watch = WriteWatch(self._transport)
+        elif not has_unsent and not watch.is_due(now_s):
+            return True
+        verdict = watch.look(now_s, self._limits.write_timeout_s)
+        if is_idle and watch.is_clean:
+            self._watched_since_s = self._since_s
+        if verdict is Verdict.READS:
+            return True
+        if verdict is Verdict.SLOW:
             self.on_slow_reader()
-        if self._received_bytes == 0:
-            self._since_s = now_s
+        else:
+            self._endpoint.faults["vanished"] += 1
+            self._discard()
+        return False
+
+    def _discard(self) -> None:
+        self._is_draining = True
+        self._responses.disconnect()
+        discard(self._transport)
