@@ -22,9 +22,11 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +72,10 @@ SWITCH_INTERVAL_S = 0.001
 soon."""
 NO_TERMINAL_COLUMNS = 100
 """The width of tables in a file or a pipe."""
+MAX_THREADS = 256
+"""A store that hangs holds a thread for each request that waits for it; others need theirs."""
+LEAVE_S = 0.5
+"""How long the end waits for threads."""
 
 
 def run(settings: Settings) -> int:
@@ -88,12 +94,9 @@ def run(settings: Settings) -> int:
         # What has been imported lives as long as the process: a full collection that walks through
         # it costs milliseconds, and a busy server collects all the time.
         gc.freeze()
-        return uvloop.run(Server(settings, launcher).run())
+        return uvloop.run(_run(settings, launcher))
     except NaiadError as error:
-        log.flush()
-        print(f"error: creating server: {error.code} - {error.message}", file=sys.stderr)
-        if error.details:
-            print(error.details, file=sys.stderr)
+        _print_failure(error)
         return 1
     finally:
         # The exit status is decided, and a further signal must not change it.
@@ -103,6 +106,34 @@ def run(settings: Settings) -> int:
             launcher.close()
         log.report_repeats(is_final=True)
         log.flush()
+
+
+async def _run(settings: Settings, launcher: LauncherProcess | None) -> int:
+    """A thread that waits for a store cannot be interrupted, and the loop and the interpreter would
+    wait for it."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MAX_THREADS, "naiad"))
+    try:
+        status = await Server(settings, launcher).run()
+    except NaiadError as error:
+        _print_failure(error)
+        status = 1
+    leaving = threading.Timer(LEAVE_S, _leave, [status])
+    leaving.daemon = True
+    leaving.start()
+    return status
+
+
+def _leave(status: int) -> None:
+    log.report_repeats(is_final=True)
+    log.flush()
+    os._exit(status)
+
+
+def _print_failure(error: NaiadError) -> None:
+    log.flush()
+    print(f"error: creating server: {error.code} - {error.message}", file=sys.stderr)
+    if error.details:
+        print(error.details, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -229,8 +260,9 @@ class Server:
                 self._key_updates(),
                 self._certificate_updates(),
             ):
-                if not await self._start():
-                    return 0
+                status = await self._start()
+                if status is not None:
+                    return status
                 if self._frontends is not None:
                     await self._frontends.publish()
                 for name, address in services:
@@ -244,7 +276,8 @@ class Server:
                 if warning := exposure_warning(settings):
                     log.warning(warning)
                 await self._signals.get()
-                return await self._shut_down()
+                limit_s = settings.drain_delay_secs + settings.exit_timeout_secs
+                return await self._end(self._drain(), limit_s)
         finally:
             self._stop_listening()
             if self._frontends is not None:
@@ -351,8 +384,8 @@ class Server:
             ),
         ]
 
-    async def _start(self) -> bool:
-        """Loads the models. Returns False if a signal came first.
+    async def _start(self) -> int | None:
+        """Loads the models. Returns the exit code if a signal came first.
 
         Raises NaiadError if a model failed to load and the settings make that fatal.
         """
@@ -363,8 +396,7 @@ class Server:
             log.info("interrupted while models were loading")
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)
-            await self._core.repository.stop()
-            return False
+            return await self._end(self._core.repository.stop(), self._settings.exit_timeout_secs)
         if interrupted.done():  # the signal came in the same iteration as the last model
             self._signals.put_nowait(interrupted.result())
         interrupted.cancel()
@@ -376,11 +408,11 @@ class Server:
         if start.failures:
             self._failed = failure_summary(start.failures, start.num_models)
         if not start.is_success and self._settings.exit_on_error:
-            await self._core.repository.stop()
+            await self._end(self._core.repository.stop(), self._settings.exit_timeout_secs)
             details = "\n".join(filter(None, [*hints, self._failed]))
             raise NaiadError(Code.INTERNAL, "failed to load all models", details=details)
         self._core.is_started = True
-        return True
+        return None
 
     def _layout_hints(self) -> list[str]:
         repositories = [path for path in self._settings.model_repository if not is_remote(path)]
@@ -418,15 +450,11 @@ class Server:
 
     # Shutdown.
 
-    async def _shut_down(self) -> int:
-        """Drains the server and returns the exit code.
-
-        A second signal or the timeout interrupts the drain.
-        """
+    async def _end(self, draining: Coroutine[None, None, None], limit_s: float) -> int:
+        """Returns the exit code. A second signal or the timeout interrupts the drain."""
         forced = asyncio.ensure_future(self._signals.get())
-        drained = asyncio.ensure_future(self._drain())
+        drained = asyncio.ensure_future(draining)
         try:
-            limit_s = self._settings.drain_delay_secs + self._settings.exit_timeout_secs
             await asyncio.wait(
                 [forced, drained], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
             )

@@ -3,6 +3,7 @@ store is unreachable."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from naiad.stores.open_store import open_store
-from tests.server.gates import LIMIT_S
+from tests.server.gates import LIMIT_S, in_thread
 from tests.server.harness import Server, ServerFailedError, launch_naiad, naiad
 from tests.server.model_folder import Control, write_ensemble, write_model
 from tests.server.s3_server import KEYS, S3Server, s3_server
@@ -192,3 +193,87 @@ def test_exits_cleanly_on_sigterm_while_models_are_fetched(environment: dict[str
         finally:
             released.set()
             server.stop()
+
+
+class HangingHub(HubHandler):
+    """Answers no request while `open` is not set."""
+
+    asked, open = threading.Event(), threading.Event()
+
+    def respond(self, path: str, query: dict[str, str]) -> None:
+        if not self.open.is_set():
+            self.asked.set()
+            self.open.wait()
+        with contextlib.suppress(OSError):  # The server has closed the connection.
+            super().respond(path, query)
+
+
+@pytest.fixture
+def hanging_hub(environment: dict[str, str], tmp_path: Path) -> Iterator[type[HangingHub]]:
+    """A hub with two models that answers until the test clears `open`."""
+    write_model(tmp_path / "models", "m")
+    write_model(tmp_path / "models", "n")
+    files = {
+        str(path.relative_to(tmp_path)): path.read_bytes()
+        for path in (tmp_path / "models").rglob("*")
+        if path.is_file()
+    }
+    hub = type("Hub", (HangingHub,), {"asked": threading.Event(), "open": threading.Event()})
+    hub.open.set()
+    with cloud_server(hub, files) as server:
+        environment["HF_ENDPOINT"] = server.url
+        try:
+            yield hub
+        finally:
+            hub.open.set()
+
+
+HUB_URL = "hf://organisation/models/models"
+EXIT_TIMEOUT = "--exit-timeout-secs=3"
+EXIT_LIMIT_S = 15.0
+"""Far less than the store's time-outs."""
+
+
+def test_sigterm_at_the_start_does_not_wait_for_a_store_that_hangs(
+    hanging_hub: type[HangingHub], environment: dict[str, str]
+) -> None:
+    hanging_hub.open.clear()
+    server = launch_naiad([HUB_URL], [EXIT_TIMEOUT], environment)
+    try:
+        assert hanging_hub.asked.wait(LIMIT_S)
+        server.signal(signal.SIGTERM)
+        assert server.wait_exit(EXIT_LIMIT_S) == 0
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("is_forced", [False, True])
+def test_the_end_does_not_wait_for_loads_from_a_store_that_hangs(
+    hanging_hub: type[HangingHub], environment: dict[str, str], is_forced: bool
+) -> None:
+    """More loads than Python has threads by default; the other models of the server go on."""
+    flags = [EXPLICIT, EXIT_TIMEOUT, "--load-model=m"]
+    with naiad([HUB_URL], flags, environment) as server:
+        hanging_hub.open.clear()
+        path = "/v2/repository/models/n/load"
+        loads = [in_thread(lambda: server.post(path, {})) for _ in range(40)]
+        assert hanging_hub.asked.wait(LIMIT_S)
+        assert server.get("/v2/models/m/config")[0] == 200
+        assert Control(server).word("m") == "m"
+        server.signal(signal.SIGTERM)
+        server.wait_for_line("Waiting for in-flight requests")
+        if is_forced:
+            server.signal(signal.SIGINT)
+        assert server.wait_exit(EXIT_LIMIT_S) == int(is_forced)
+        concurrent.futures.wait(loads, LIMIT_S)
+
+
+def test_the_end_does_not_wait_for_a_poll_of_a_store_that_hangs(
+    hanging_hub: type[HangingHub], environment: dict[str, str]
+) -> None:
+    flags = ["--model-control-mode=poll", "--repository-poll-secs=1", EXIT_TIMEOUT]
+    with naiad([HUB_URL], flags, environment) as server:
+        hanging_hub.open.clear()
+        assert hanging_hub.asked.wait(LIMIT_S)
+        server.signal(signal.SIGTERM)
+        assert server.wait_exit(EXIT_LIMIT_S) == 0
