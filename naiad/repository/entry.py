@@ -3,7 +3,7 @@ what those were made from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -82,6 +82,14 @@ class Entry:
         for version in versions:
             if self.status(version).state is State.LOADING:
                 self.status(version).become(State.UNAVAILABLE, reason)
+
+    def forget_missing(self, versions: Collection[int]) -> None:
+        """Only `versions` have a directory. One that failed and is gone is no version of the model
+        any more; one that has served stays as unloaded, as in Triton."""
+        for version, status in list(self.statuses.items()):
+            is_failed = status.state is State.UNAVAILABLE and status.reason != "unloaded"
+            if is_failed and version not in versions and version not in self.models:
+                del self.statuses[version]
 
     def failure_text(self) -> str:
         """Why no version serves, in Triton's wording."""

@@ -7,6 +7,7 @@ Rule: an error is a problem that would fail the load; a warning is very probably
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -82,7 +83,12 @@ class _Check:
     def run(self, paths: Sequence[Path]) -> list[Finding]:
         for path in paths:
             for directory in self._scan(path):
-                self._models.append(self._check_model(path, directory))
+                try:
+                    model = self._check_model(path, directory)
+                except OSError as error:
+                    self._add(Severity.ERROR, path, directory.name, _unreadable(error, path))
+                    model = _Model(path, directory, None, is_sound=False)
+                self._models.append(model)
         self._check_duplicates()
         self._check_ensembles()
         return self._findings
@@ -340,6 +346,15 @@ def _check_doubtful(file: ModelConfigFile) -> list[Problem]:
             expected=expected,
         )
     return found.problems
+
+
+def _unreadable(error: OSError, repository: Path) -> Problem:
+    return Problem(
+        code="unreadable",
+        message=f"it cannot be read: {error.strerror}",
+        file=os.path.relpath(error.filename, repository) if error.filename else "",
+        expected="files and directories that the server's user may read",
+    )
 
 
 def _misplaced_configs(directory: ModelDirectory, options: ConfigOptions) -> Iterator[Problem]:

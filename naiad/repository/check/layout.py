@@ -2,6 +2,7 @@
 no models, a model file outside of a version directory.
 
 In:  the path of a local repository. Out: hints, for `naiad check` and for a server that starts.
+Rule: what cannot be read has no hint. os.path says that it does not exist, Path.exists raises.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _FILES = (*MODEL_FILES.values(), "model.json")
 def is_model_directory(path: Path) -> bool:
     """Whether this looks like one model: it has a config.pbtxt, or nothing but version
     directories."""
-    if (path / CONFIG_FILE).is_file():
+    if os.path.isfile(path / CONFIG_FILE):
         return True
     folders = _folders(path)
     return bool(folders) and all(
-        folder.isdigit() and any((path / folder / file).exists() for file in _FILES)
+        folder.isdigit() and any(os.path.exists(path / folder / file) for file in _FILES)
         for folder in folders
     )
 
@@ -36,14 +37,15 @@ def misplaced_file(model: Path) -> str:
     """The model file that lies next to the version directories instead of in one."""
     if any(folder.isdigit() for folder in _folders(model)):
         return ""
-    return next((file for file in _FILES if (model / file).exists()), "")
+    return next((file for file in _FILES if os.path.exists(model / file)), "")
 
 
 def loose_file(path: Path) -> str:
     """Where to move the first model file that lies in the repository itself; empty if there is
     none."""
-    for file in sorted(path.iterdir()):
-        if file.is_file() and file.suffix in LOOSE_SUFFIXES:
+    for name in sorted(os.listdir(path)):
+        file = path / name
+        if file.suffix in LOOSE_SUFFIXES and os.path.isfile(file):
             place = path / file.stem / "1" / f"model{file.suffix}"
             return f"move {file} to {place}"
     return ""
@@ -51,9 +53,9 @@ def loose_file(path: Path) -> str:
 
 def layout_hints(path: Path) -> list[str]:
     """One sentence for each mistake. Empty for a path that cannot be read."""
-    if path.is_file() and path.suffix in SINGLE_SUFFIXES:
+    if os.path.isfile(path) and path.suffix in SINGLE_SUFFIXES:
         return [f"'{path}' is a file: serve it with --model {path}"]
-    if not path.is_dir():
+    if not os.access(path, os.R_OK) or not os.path.isdir(path):
         return []
     if is_model_directory(path):
         parent = path.resolve().parent

@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from naiad.errors import NaiadError, unavailable
+from naiad.errors import NaiadError, internal, unavailable
 from naiad.repository.config.override_check import FULL_RIGHTS, OverrideRights
 from naiad.repository.entry import Entry
 from naiad.repository.load.draining import Drains
@@ -135,6 +135,8 @@ class Operations:
             await self._reloader.reload(name, Override(), should_load_parts=False)
         except NaiadError as error:
             return error
+        except OSError as error:  # such as a disk that is full
+            return internal(f"failed to load '{name}': {error}")
         return None
 
     # Unloading.

@@ -83,6 +83,7 @@ class Reloader:
         entry.is_explicit |= node.is_requested
         if node.source is None:
             raise self._unreadable(entry, node)
+        entry.forget_missing(node.source.file.versions)
         serving = entry.origins if entry.models else {}
         broken = {version for version, model in entry.models.items() if model.breakdown}
         plan = plan_reload(serving, node.source, broken=broken, is_forced=node.is_forced)

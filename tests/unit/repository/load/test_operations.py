@@ -4,6 +4,7 @@ stopped."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 from collections.abc import AsyncIterator
@@ -229,6 +230,38 @@ async def test_a_new_version_that_fails_keeps_the_others(rig: Rig) -> None:
     await error_of(rig.load("m"))
     assert rig.serving("m") == {1: 1}
     assert rig.states("m") == {1: State.READY, 2: State.UNAVAILABLE}
+
+
+async def test_a_version_that_failed_and_is_gone_is_forgotten(rig: Rig) -> None:
+    """One that has served stays in the index as unloaded, as in Triton."""
+    write_model(rig.repository, "m", versions=(1, 2), extra="version_policy { all { } }")
+    await rig.load("m")
+    write_model(rig.repository, "m", versions=(3,), extra="version_policy { all { } }")
+    rig.loader.num_failures["m", 3] = 1
+    await error_of(rig.load("m"))
+    shutil.rmtree(rig.repository / "m" / "2")
+    shutil.rmtree(rig.repository / "m" / "3")
+    await rig.load("m")
+    await rig.events()
+    assert rig.states("m") == {1: State.READY, 2: State.UNAVAILABLE}
+
+
+async def test_a_disk_that_fails_fails_one_model(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_model(rig.repository, "m")
+    write_model(rig.repository, "n")
+    start_copy = rig.loader.start_copy
+
+    async def full(config: ModelConfig, *others: Any) -> Model:
+        if config.name == "m":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return await start_copy(config, *others)
+
+    monkeypatch.setattr(rig.loader, "start_copy", full)
+    failures = await rig.operations.reload_all(["m", "n"])
+    assert {name: error.message for name, error in failures.items()} == {
+        "m": "failed to load 'm': [Errno 28] No space left on device"
+    }
+    assert rig.serving("n") == {1: 1}
 
 
 async def test_only_changed_versions_are_started_again(rig: Rig) -> None:
