@@ -405,8 +405,8 @@ class Server:
         for hint in hints:
             log.warning(hint)
         start = loading.result()
-        if start.failures:
-            self._failed = failure_summary(start.failures, start.num_models)
+        failed = [failure_summary(start.failures, start.num_models)] if start.failures else []
+        self._failed = "\n".join([*start.problems, *failed])
         if not start.is_success and self._settings.exit_on_error:
             await self._end(self._core.repository.stop(), self._settings.exit_timeout_secs)
             details = "\n".join(filter(None, [*hints, self._failed]))

@@ -130,17 +130,17 @@ class ModelSources:
     def places(self, name: str) -> list[Store]:
         return [store for store in self.stores if store.has(name)]
 
-    def refresh(self, names: Collection[str] | None = None) -> bool:
-        """Updates the local copies of remote repositories. Returns False if a repository can
-        neither be reached nor has a copy; the log says so."""
-        is_complete = True
+    def refresh(self, names: Collection[str] | None = None) -> list[str]:
+        """Updates the local copies of remote repositories. Returns what is wrong with those that
+        can neither be reached nor have a copy; the log says so, too."""
+        problems: list[str] = []
         for store in self.stores:
             try:
                 store.refresh(names)
             except NaiadError as error:
                 log.error(error.message)
-                is_complete = False
-        return is_complete
+                problems.append(error.message)
+        return problems
 
     def close(self) -> None:
         for store in self.stores:
@@ -199,7 +199,9 @@ class ModelSources:
             else None
         )
         if directory is None:
-            raise internal(f"failed to load '{name}', no version is available")
+            reason = store.failure(name) if store is not None else ""
+            message = f"failed to load '{name}', no version is available"
+            raise internal(f"{message}: {reason}" if reason else message)
         # Taken before the files are read, so that a change in between shows as a change later.
         files = fingerprint(directory, self._recent_changes)
         file = read_model_config(directory, options=self._options, override=override.config)

@@ -52,15 +52,15 @@ class RepositoryOptions(msgspec.Struct, frozen=True):
 class Start(msgspec.Struct, frozen=True):
     """How the first loads of the server went."""
 
-    is_complete: bool
-    """Every repository could be read."""
+    problems: list[str]
+    """What is wrong with repositories that could not be read."""
     num_models: int
     failures: dict[str, str]
     """Model -> why it does not serve."""
 
     @property
     def is_success(self) -> bool:
-        return self.is_complete and not self.failures
+        return not self.problems and not self.failures
 
 
 class Repository:
@@ -204,7 +204,7 @@ class Repository:
         remove_leftovers()
         is_listed = self._options.is_explicit and self._options.startup_models != ["*"]
         listed = set(self._options.startup_models) if is_listed else None
-        is_complete = await asyncio.to_thread(self._sources.refresh, listed)
+        problems = await asyncio.to_thread(self._sources.refresh, listed)
         present = await asyncio.to_thread(self._sources.names)
         fingerprints: Fingerprints = {}
         if self._options.poll_interval_s:
@@ -214,7 +214,7 @@ class Repository:
             self._poll.start(fingerprints, set(failures))
         reasons = {name: self._reason(name, error) for name, error in failures.items()}
         num_models = len(reasons.keys() | {entry.name for entry in self._entries})
-        return Start(is_complete, num_models, reasons)
+        return Start(problems, num_models, reasons)
 
     def _reason(self, name: str, error: NaiadError) -> str:
         """The error that the client would get hides why a config cannot be read."""

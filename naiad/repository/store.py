@@ -36,6 +36,10 @@ class Store(Protocol):
         repository does not have the model."""
         ...
 
+    def failure(self, name: str) -> str:
+        """Why the files of the model could not be fetched; empty if they were."""
+        ...
+
     def refresh(self, names: Collection[str] | None = None) -> None:
         """Updates the list of models and the local files of these models (None means all)."""
         ...
@@ -74,6 +78,9 @@ class LocalStore:
 
     def directory(self, name: str) -> Path | None:
         return self.path / name if self.has(name) else None
+
+    def failure(self, name: str) -> str:
+        return ""
 
     def refresh(self, names: Collection[str] | None = None) -> None:
         pass

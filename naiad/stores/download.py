@@ -55,13 +55,14 @@ class Download:
         self._stop = stop or threading.Event()
 
     def fetch(self, title: str, files: list[RemoteFile]) -> Fetched:
-        """Blocks until each file is fetched or has failed. Raises StoreError if the disk has no
-        room for them."""
+        """Blocks until each file is fetched or has failed. A model for which the disk has no room
+        fails, and the others are fetched."""
         fetched = Fetched()
-        if not files:
+        transfers = self._with_room(
+            [Transfer(file, self._partial, self._part_bytes) for file in files], fetched
+        )
+        if not transfers:
             return fetched
-        transfers = [Transfer(file, self._partial, self._part_bytes) for file in files]
-        self._check_room(transfers)
         self._progress.start(
             title, sum(transfer.num_missing_bytes for transfer in transfers), len(files)
         )
@@ -79,15 +80,25 @@ class Download:
                 fetched.failures[transfer.file.id] = result
         return fetched
 
-    def _check_room(self, transfers: list[Transfer]) -> None:
-        needed, free = (
-            sum(transfer.num_missing_bytes for transfer in transfers),
-            shutil.disk_usage(self._partial).free,
-        )
-        if needed > free:
-            raise StoreError(
-                f"{needed} bytes have to be fetched, but the disk of the cache has only {free} left"
-            )
+    def _with_room(self, transfers: list[Transfer], fetched: Fetched) -> list[Transfer]:
+        """The transfers of the models that the disk has room for, small ones first."""
+        models: dict[str, list[Transfer]] = {}
+        for transfer in transfers:
+            models.setdefault(transfer.file.path.partition("/")[0], []).append(transfer)
+        free = shutil.disk_usage(self._partial).free if transfers else 0
+        chosen: list[Transfer] = []
+        sizes = {name: sum(each.num_missing_bytes for each in models[name]) for name in models}
+        for name in sorted(models, key=lambda name: sizes[name]):
+            if sizes[name] <= free:
+                free -= sizes[name]
+                chosen += models[name]
+                continue
+            for transfer in models[name]:
+                fetched.failures[transfer.file.id] = StoreError(
+                    f"{sizes[name]} bytes have to be fetched, but the disk of the cache has only "
+                    f"{free} left"
+                )
+        return chosen
 
     def _fetch_part(self, transfer: Transfer, part: int) -> None:
         start, end = transfer.bounds(part)

@@ -43,19 +43,20 @@ class Manifest(msgspec.Struct):
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.checked_at))
 
 
-def read_manifest(folder: Path, url: str) -> Manifest:
+def read_manifest(folder: Path, url: str) -> Manifest | None:
+    """Returns None if there is none that can be used."""
     path = folder / FILE_NAME
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError:
-        return Manifest(url=url)
+        return None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         log.warning(
             f"the cache of '{url}' has no readable manifest ({type(error).__name__}): it "
             "starts empty"
         )
-        return Manifest(url=url)
-    return manifest if manifest.url == url else Manifest(url=url)
+        return None
+    return manifest if manifest.url == url else None
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -9,13 +9,14 @@ Rules: a model's directory is complete or does not exist. A model that cannot be
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from naiad import log
-from naiad.errors import NaiadError, unavailable
+from naiad.errors import unavailable
 from naiad.files.private_folder import locked, private_folder
 from naiad.stores.bucket import Bucket, ChangedError, RemoteFile, StoreError
 from naiad.stores.download import Download
@@ -24,6 +25,7 @@ from naiad.stores.progress import Progress
 from naiad.stores.snapshot import make_snapshot, prune
 
 Listing = dict[str, list[RemoteFile]]
+_NUMBER = re.compile(r"\d+")
 
 
 class RemoteStore:
@@ -43,9 +45,12 @@ class RemoteStore:
         private_folder(self._folder / "models")
         self._progress = progress
         self._lock = threading.Lock()
-        self._manifest = read_manifest(self._folder, url)
+        self._manifest = read_manifest(self._folder, url) or Manifest(url=url)
         self._directories: dict[str, Path] = {}
+        self._failures: dict[str, str] = {}
+        """Why a model could not be fetched, as far as the log has said so."""
         self._is_reachable = True
+        self._hint = ""
         self._stop = threading.Event()
 
     @property
@@ -64,15 +69,31 @@ class RemoteStore:
             self.refresh([name])
         return self._directories.get(name)
 
+    def failure(self, name: str) -> str:
+        return self._failures.get(name, "")
+
     def refresh(self, names: Collection[str] | None = None) -> None:
-        """Raises NaiadError if the store cannot be reached and the cache is empty."""
-        with self._lock, locked(self._folder):
+        """Raises NaiadError if the store cannot be reached and the cache is empty, or if the cache
+        cannot be used."""
+        with self._lock:
+            try:
+                with locked(self._folder):
+                    # Servers that share the cache have fetched other models.
+                    self._manifest = read_manifest(self._folder, self._url) or self._manifest
+                    self._refresh(names)
+            except OSError as error:
+                raise unavailable(
+                    f"the cache of model repository '{self._url}' cannot be used: {error}"
+                ) from error
+
+    def _refresh(self, names: Collection[str] | None) -> None:
+        try:
             try:
                 self._update(names)
             except ChangedError:
                 self._update(names)
-            except StoreError as error:
-                self._go_offline(names, error)
+        except StoreError as error:
+            self._go_offline(names, error)
 
     def close(self) -> None:
         """Cancels downloads. What has arrived is kept for the next time."""
@@ -93,6 +114,7 @@ class RemoteStore:
         if not self._is_reachable:
             log.info(f"model repository '{self._url}' can be reached again")
             self._is_reachable = True
+        self._warn_of_layout(found)
         missing = [
             file for files in listing.values() for file in files if not self._is_cached(file)
         ]
@@ -104,9 +126,14 @@ class RemoteStore:
             failed = [fetched.failures[file.id] for file in files if file.id in fetched.failures]
             if failed:
                 self._keep_last(name, failed[0])
-            else:
+                continue
+            try:
                 self._directories[name] = make_snapshot(self._folder, name, files, self._blobs)
-                self._manifest.models[name] = files
+            except OSError as error:  # such as a disk that is full
+                self._keep_last(name, error)
+                continue
+            self._manifest.models[name] = files
+            self._failures.pop(name, None)
         self._forget(set(found))
         self._save(set(listing))
         if any(isinstance(error, ChangedError) for error in fetched.failures.values()):
@@ -129,13 +156,27 @@ class RemoteStore:
                 listing[name].append(file)
         return listing
 
-    def _keep_last(self, name: str, error: StoreError) -> None:
+    def _warn_of_layout(self, names: list[str]) -> None:
+        """Once, where a local path would be an error or get a hint."""
+        hint = ""
+        if not names:
+            hint = f"model repository '{self._url}' has no models: is its path right?"
+        elif all(name.isdecimal() for name in names):
+            hint = f"'{self._url}' is a model, not a repository: use the folder that holds it"
+        if hint and hint != self._hint:
+            log.warning(hint)
+        self._hint = hint
+
+    def _keep_last(self, name: str, error: Exception) -> None:
         last = self._manifest.models.get(name)
         is_kept = last is not None and self._use_cached(name, last)
-        log.error(
-            f"model repository '{self._url}': model '{name}' could not be fetched ({error}); "
-            f"{'its last state is kept' if is_kept else 'there is no copy of it'}"
-        )
+        # The numbers of a full disk differ in each poll.
+        if _NUMBER.sub("", self._failures.get(name, "")) != _NUMBER.sub("", str(error)):
+            log.error(
+                f"model repository '{self._url}': model '{name}' could not be fetched ({error}); "
+                f"{'its last state is kept' if is_kept else 'there is no copy of it'}"
+            )
+        self._failures[name] = str(error)
 
     def _forget(self, found: set[str]) -> None:
         """Forgets models that the store no longer has. Their files stay for a while, because a copy
@@ -157,7 +198,10 @@ class RemoteStore:
     def _go_offline(self, names: Collection[str] | None, error: StoreError) -> None:
         manifest: Manifest = self._manifest
         if not manifest.models:
-            raise self._unreachable(error) from error
+            raise unavailable(
+                f"model repository '{self._url}' cannot be reached, and there is no copy of it: "
+                f"{error}"
+            ) from error
         if self._is_reachable:
             log.warning(
                 f"model repository '{self._url}' cannot be reached ({error}): "
@@ -175,15 +219,13 @@ class RemoteStore:
                     "and cannot be used"
                 )
 
-    def _unreachable(self, error: StoreError) -> NaiadError:
-        return unavailable(
-            f"model repository '{self._url}' cannot be reached, and there is no copy of it: {error}"
-        )
-
     def _use_cached(self, name: str, files: list[RemoteFile]) -> bool:
         if not all(self._is_cached(file) for file in files):
             return False
-        self._directories[name] = make_snapshot(self._folder, name, files, self._blobs)
+        try:
+            self._directories[name] = make_snapshot(self._folder, name, files, self._blobs)
+        except OSError:
+            return False
         return True
 
     def _is_cached(self, file: RemoteFile) -> bool:

@@ -218,14 +218,17 @@ def hanging_hub(environment: dict[str, str], tmp_path: Path) -> Iterator[type[Ha
         for path in (tmp_path / "models").rglob("*")
         if path.is_file()
     }
-    hub = type("Hub", (HangingHub,), {"asked": threading.Event(), "open": threading.Event()})
-    hub.open.set()
-    with cloud_server(hub, files) as server:
+
+    class Hub(HangingHub):
+        asked, open = threading.Event(), threading.Event()
+
+    Hub.open.set()
+    with cloud_server(Hub, files) as server:
         environment["HF_ENDPOINT"] = server.url
         try:
-            yield hub
+            yield Hub
         finally:
-            hub.open.set()
+            Hub.open.set()
 
 
 HUB_URL = "hf://organisation/models/models"

@@ -3,6 +3,7 @@ checked, and no failure blocks it."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from naiad import log
 from naiad.errors import NaiadError
 from naiad.repository.watch.fingerprint import fingerprint
-from naiad.stores import download
+from naiad.stores import download, remote_store, snapshot
 from naiad.stores.bucket import RemoteFile, StoreError
 from naiad.stores.download import Download
 from naiad.stores.progress import LogProgress
@@ -431,18 +433,106 @@ def test_old_states_are_deleted(
     assert sum(path.read_bytes().startswith(b"state") for path in cache.glob("*/blobs/*")) == 2
 
 
-def test_a_download_larger_than_the_free_disk_is_refused(
-    open_store: Callable[[], RemoteStore], bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found: list[str] = []
+    monkeypatch.setattr(log, "error", found.append)
+    monkeypatch.setattr(log, "warning", found.append)
+    return found
+
+
+def test_a_model_larger_than_the_free_disk_leaves_the_others(
+    open_store: Callable[[], RemoteStore],
+    bucket: FakeBucket,
+    monkeypatch: pytest.MonkeyPatch,
+    logged: list[str],
 ) -> None:
+    """The log has its line once, however often the store is polled."""
+
     class Full:
-        free = 3
+        free = 10
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Full)
-    with pytest.raises(
-        NaiadError, match="bytes have to be fetched, but the disk of the cache has only 3 left"
-    ):
-        open_store().refresh()
-    assert bucket.reads == []
+    store = open_store()
+    store.refresh()
+    store.refresh()
+    assert content(store, "n") == {"1/model.py": b"another", "1/empty": b""}
+    assert store.directory("m") is None
+    reason = "27 bytes have to be fetched, but the disk of the cache has only 3 left"
+    assert store.failure("m") == reason.replace("only 3", "only 10")
+    assert len(logged) == 1
+    assert f"model 'm' could not be fetched ({reason})" in logged[0]
+    Full.free = 1000
+    store.refresh()
+    assert content(store, "m")["config.pbtxt"] == b"config"
+    assert store.failure("m") == ""
+
+
+def test_a_disk_that_is_full_for_links_keeps_the_last_state(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store()
+    store.refresh()
+    bucket.contents["m/config.pbtxt"] = b"new"
+    bucket.contents["n/1/empty"] = b"new, too"
+    make = snapshot.make_snapshot
+
+    def full(folder: Path, name: str, files: list[RemoteFile], blobs: Path) -> Path:
+        if name == "m":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return make(folder, name, files, blobs)
+
+    monkeypatch.setattr(remote_store, "make_snapshot", full)
+    store.refresh()
+    assert content(store, "m")["config.pbtxt"] == b"config"
+    assert content(store, "n")["1/empty"] == b"new, too"
+
+
+def test_a_cache_that_cannot_be_used_is_an_error(
+    open_store: Callable[[], RemoteStore], cache: Path
+) -> None:
+    store = open_store()
+    (next(iter(cache.iterdir())) / ".lock").mkdir()
+    with pytest.raises(NaiadError, match="the cache of model repository 's3://bucket' cannot be"):
+        store.refresh()
+
+
+def test_servers_that_share_a_cache_keep_each_others_models(
+    open_store: Callable[[], RemoteStore], bucket: FakeBucket
+) -> None:
+    one, other = open_store(), open_store()
+    one.refresh(["m"])
+    other.refresh(["n"])
+    one.refresh(["m"])
+    bucket.is_down = True
+    for name in ("m", "n"):
+        store = open_store()
+        store.refresh([name])
+        assert content(store, name)["1/model.py"] == FILES[f"{name}/1/model.py"]
+
+
+@pytest.mark.parametrize(
+    ("files", "hint"),
+    [
+        ({}, "model repository 's3://bucket' has no models: is its path right?"),
+        (
+            {"1/model.py": b""},
+            "'s3://bucket' is a model, not a repository: use the folder that holds it",
+        ),
+    ],
+)
+def test_a_path_without_models_is_warned_of_once(
+    open_store: Callable[[], RemoteStore],
+    bucket: FakeBucket,
+    logged: list[str],
+    files: dict[str, bytes],
+    hint: str,
+) -> None:
+    bucket.contents = dict(files)
+    store = open_store()
+    store.refresh()
+    store.refresh()
+    assert logged == [hint]
 
 
 def test_progress_is_logged_at_the_start_and_the_end(
