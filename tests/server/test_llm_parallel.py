@@ -144,12 +144,20 @@ def test_kill_9_of_the_worker_leaves_no_rank(server: Server) -> None:
     eventually(lambda: server.is_ready("/v2/models/two/ready"), "ready again", RESTART_S)
 
 
-def test_nothing_outlives_the_server(repository: Path) -> None:
-    with naiad([str(repository)]) as server:
+def test_nothing_outlives_the_server(repository: Path, tmp_path: Path) -> None:
+    with naiad([str(repository)], environment={"TMPDIR": str(tmp_path)}) as server:
         found = ranks(server.pid)
         assert len(found) == 2
         os.kill(server.pid, signal.SIGKILL)
         assert wait_gone(found) == []
+    with naiad([str(repository)], environment={"TMPDIR": str(tmp_path)}) as server:
+        assert len(list(tmp_path.glob("naiad-ranks-*"))) == 2, "those of the first are gone"
+        worker = worker_pid(server, "two")
+        os.kill(ranks(worker)[0], signal.SIGKILL)
+        assert wait_gone([worker]) == []
+        eventually(lambda: server.is_ready("/v2/models/two/ready"), "ready again", RESTART_S)
+        assert len(list(tmp_path.glob("naiad-ranks-*"))) == 2
+    assert list(tmp_path.glob("naiad-ranks-*")) == []
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ Rules: the other ranks are children of this process and end with it: their socke
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -45,6 +46,10 @@ OPEN_LIMIT_S = 1800.0
 """How long a rank may take to start and to load its part."""
 
 
+_FOLDERS = "naiad-ranks-"
+"""The process id of rank 0 follows: the file by which the ranks find each other is in it."""
+
+
 class RankGroup:
     """`Peers` of rank 0."""
 
@@ -61,7 +66,8 @@ class RankGroup:
         """Called from another thread when a rank has died."""
         self._timeout_s = settings.collective_timeout_s
         self._is_closing = False
-        self._folder = tempfile.TemporaryDirectory(prefix="naiad-ranks-")
+        _remove_leftovers()
+        self._folder = tempfile.TemporaryDirectory(prefix=f"{_FOLDERS}{os.getpid()}-")
         self._processes: list[subprocess.Popen[bytes]] = []
         self._channels: list[socket.socket] = []
         devices = rank_devices(device, size)
@@ -172,6 +178,8 @@ class RankGroup:
         rank = self._processes.index(process) + 1
         self.failure = f"rank {rank} of {self.shard.size} {self._end_of(rank)}"
         self._is_lost.set()
+        # The worker will end without `close`.
+        self._folder.cleanup()
         if self.on_lost is not None:
             self.on_lost(self.failure)
 
@@ -197,6 +205,14 @@ class RankGroup:
         return RankLostError(
             self.failure or f"the {self.shard.size} ranks cannot go on together: {reason}"
         )
+
+
+def _remove_leftovers() -> None:
+    """The folders of workers that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*-*"):
+        pid = folder.name.removeprefix(_FOLDERS).partition("-")[0]
+        if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def start_process(channel: socket.socket) -> subprocess.Popen[bytes]:
