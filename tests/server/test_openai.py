@@ -41,6 +41,7 @@ def test_models_are_listed(client: Any) -> None:
     names = [model.id for model in client.models.list()]
     assert {"tiny", "narrow", "tiny_vllm"} <= set(names)
     assert client.models.retrieve("tiny").id == "tiny"
+    assert client.models.retrieve("tiny").model_extra == {"max_model_len": 4096}
     with pytest.raises(openai.NotFoundError, match="'nope' does not exist"):
         client.models.retrieve("nope")
 

@@ -25,16 +25,16 @@ from naiad.frontends.http.routes import (
     simple,
 )
 from naiad.frontends.openai.embeddings import EmbeddingRun
-from naiad.frontends.openai.generation import OpenAiGeneration
+from naiad.frontends.openai.generation import EventReader, LanguageEvents, OpenAiGeneration
 from naiad.frontends.openai.models import (
     ModelRoutes,
     find_embedding_spec,
-    find_language_model,
+    find_generator,
     find_model,
     sampling_defaults,
 )
 from naiad.frontends.side_thread import INLINE_JSON_BYTES, SideThread, client_error
-from naiad.frontends.token_estimate import estimate_call_tokens, estimate_text_tokens
+from naiad.frontends.token_estimate import estimate_call_tokens, estimate_text_tokens, is_language
 from naiad.ipc.generation_call import GenerationCall, generation_request
 from naiad.keys.api_class import HEALTH, INFERENCE, METADATA, UNCLASSIFIED
 from naiad.protocol.compression import IDENTITY, SUPPORTED, decompress
@@ -55,6 +55,7 @@ from naiad.protocol.openai.body import (
 from naiad.protocol.openai.error import OpenAiError, bad_request, from_core, unknown_model
 from naiad.protocol.openai.response import ResponseWriter
 from naiad.protocol.openai.response_writer import GenerationWriter
+from naiad.protocol.openai.text_model import TextEvents, text_request
 from naiad.protocol.v2.json_split import check_size
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.exchange import Exchange
@@ -67,9 +68,6 @@ if TYPE_CHECKING:
 
 _NOT_READY = b'{"detail":"Attached inference engine is not ready for inference requests."}'
 _MODEL = r"/v1/models/(?P<model>.+)"
-_CHAT_PARAMS = param_names(ChatBody)
-_COMPLETION_PARAMS = param_names(CompletionBody)
-_RESPONSES_PARAMS = param_names(ResponsesBody)
 LeavesAtHead: TypeAlias = Callable[[Http1Connection, Head], bool]
 """(connection, head) -> True if another process serves the request."""
 LeavesWith: TypeAlias = Callable[[Exchange, str], bool]
@@ -245,7 +243,7 @@ class InferenceRoutes:
         return build_leaving
 
     def _chat(self, exchange: Exchange, body: ChatBody) -> None:
-        model = find_language_model(self._core, body.model, exchange.identity)
+        model = find_generator(self._core, body.model, exchange.identity)
         is_stream, has_usage, is_counted = read_stream(body)
         plan = openai_chat.read_plan(body)
         call = openai_chat.decode_call(
@@ -262,10 +260,10 @@ class InferenceRoutes:
             if is_stream
             else openai_chat.WholeChat(body.model, now_s, plan)
         )
-        self._generate(exchange, model, [call], writer, _CHAT_PARAMS, is_stream=is_stream)
+        self._generate(exchange, model, [call], writer, body, is_stream=is_stream)
 
     def _completion(self, exchange: Exchange, body: CompletionBody) -> None:
-        model = find_language_model(self._core, body.model, exchange.identity)
+        model = find_generator(self._core, body.model, exchange.identity)
         is_stream, has_usage, is_counted = read_stream(body)
         calls = openai_completion.decode_calls(
             body, sampling_defaults(model.config), is_streamed=is_stream and model.spec.is_decoupled
@@ -282,17 +280,17 @@ class InferenceRoutes:
             if is_stream
             else openai_completion.WholeCompletion(body.model, now_s, n, echoes)
         )
-        self._generate(exchange, model, calls, writer, _COMPLETION_PARAMS, is_stream=is_stream)
+        self._generate(exchange, model, calls, writer, body, is_stream=is_stream)
 
     def _response(self, exchange: Exchange, body: ResponsesBody) -> None:
-        model = find_language_model(self._core, body.model, exchange.identity)
+        model = find_generator(self._core, body.model, exchange.identity)
         is_stream, plan = bool(body.stream), openai_response_input.read_plan(body)
         defaults = sampling_defaults(model.config) | {"n": 1}
         call = openai_response_input.decode_call(
             body, plan, defaults, is_streamed=is_stream and model.spec.is_decoupled
         )
         writer = ResponseWriter(body, int(time.time()), plan, is_stream=is_stream)
-        self._generate(exchange, model, [call], writer, _RESPONSES_PARAMS, is_stream=is_stream)
+        self._generate(exchange, model, [call], writer, body, is_stream=is_stream)
 
     def _generate(
         self,
@@ -300,18 +298,26 @@ class InferenceRoutes:
         model: Model,
         calls: list[GenerationCall],
         writer: GenerationWriter,
-        params: frozenset[str],
+        body: Body,
         *,
         is_stream: bool,
     ) -> None:
+        params = param_names(type(body))
         if exchange.admission is not None and exchange.admission.needs_tokens:
             exchange.admission.reserve(estimate_call_tokens(calls))
         request_id = exchange.head.headers.get(b"x-request-id", b"").decode("latin-1")
+        reader: EventReader = LanguageEvents()
         try:
-            requests = [generation_request(model.spec, call, request_id) for call in calls]
+            if is_language(model):
+                requests = [generation_request(model.spec, call, request_id) for call in calls]
+            else:
+                reader = TextEvents()
+                requests = [text_request(model.spec, call, body, request_id) for call in calls]
         except NaiadError as error:
             raise from_core(error, params) from None
-        OpenAiGeneration(self._core, exchange, writer, params, is_stream=is_stream).run(requests)
+        OpenAiGeneration(
+            self._core, exchange, writer, params, is_stream=is_stream, events=reader
+        ).run(requests)
 
     def _embedding(self, exchange: Exchange, body: EmbeddingBody) -> None:
         model = find_model(self._core, body.model, exchange.identity)

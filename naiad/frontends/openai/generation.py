@@ -8,9 +8,11 @@ The request fails when one of its calls fails; a client that goes away cancels e
 from __future__ import annotations
 
 from functools import partial
+from typing import Protocol
 
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
+from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, internal
 from naiad.frontends.core import Generation
 from naiad.frontends.http.response import respond_openai_error
@@ -24,6 +26,26 @@ from naiad.transport.http1.response_head import JSON_TYPE
 _EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
 
 
+class EventReader(Protocol):
+    """Reads what a model responds to the calls of one request."""
+
+    def read(self, index: int, outputs: list[Tensor]) -> GenerationEvent: ...
+
+    def end(self, index: int) -> GenerationEvent | None:
+        """What ends a call whose responses do not say that it is over."""
+        ...
+
+
+class LanguageEvents:
+    """EventReader of a language model's backends."""
+
+    def read(self, index: int, outputs: list[Tensor]) -> GenerationEvent:
+        return read_event(outputs)
+
+    def end(self, index: int) -> GenerationEvent | None:
+        return None
+
+
 class OpenAiGeneration:
     def __init__(
         self,
@@ -33,12 +55,14 @@ class OpenAiGeneration:
         params: frozenset[str],
         *,
         is_stream: bool,
+        events: EventReader | None = None,
     ) -> None:
         self._core = core
         self._exchange = exchange
         self._writer = writer
         self._params = params
         self._is_stream = is_stream
+        self._reader = events or LanguageEvents()
         self._streams: list[ResponseStream] = []
         self._num_open = 0
         self._model_name = ""
@@ -79,22 +103,25 @@ class OpenAiGeneration:
                 self._fail(self._translated(response.error))
                 return
             try:
-                event = read_event(response.outputs)
-                self._count_tokens(index, event)
-                data = self._writer.write(index, event)
+                self._take(index, self._reader.read(index, response.outputs))
             except NaiadError as error:
                 self._fail(self._translated(error))
                 return
-            self._has_event = True
-            if data and self._is_stream:
-                self._exchange.start_stream(
-                    200, _EVENT_STREAM
-                )  # does nothing after the first event
-                self._exchange.send_chunk(data)
         if is_final:
+            last = self._reader.end(index) if self._has_event else None
+            if last is not None:
+                self._take(index, last)
             self._num_open -= 1
             if not self._num_open:
                 self._end()
+
+    def _take(self, index: int, event: GenerationEvent) -> None:
+        self._count_tokens(index, event)
+        data = self._writer.write(index, event)
+        self._has_event = True
+        if data and self._is_stream:
+            self._exchange.start_stream(200, _EVENT_STREAM)  # does nothing after the first event
+            self._exchange.send_chunk(data)
 
     def _count_tokens(self, index: int, event: GenerationEvent) -> None:
         """Settles what the request has reserved from its key's limits."""

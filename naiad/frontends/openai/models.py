@@ -1,5 +1,5 @@
-"""GET /v1/models and /v1/models/M; and which models OpenAI's routes serve: language models and
-models that turn texts into embeddings."""
+"""GET /v1/models and /v1/models/M; and which models OpenAI's routes serve: language models, others
+that turn a text into a text, and models that turn texts into embeddings."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from naiad.frontends.token_estimate import is_language
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.protocol.openai.embedding import EmbeddingSpec, embedding_spec
 from naiad.protocol.openai.error import OpenAiError, bad_request, unknown_model
+from naiad.protocol.openai.text_model import is_text_model
 from naiad.repository.config.override_check import BLS_PARAMETER
 from naiad.transport.http1.exchange import Exchange
 
@@ -56,7 +57,7 @@ class ModelRoutes:
     def show(self, exchange: Exchange, names: Names) -> None:
         try:
             model = find_model(self._core, names["model"])
-            if language_model(self._core, model) is None and find_embedding_spec(model) is None:
+            if not self._is_served(model):
                 raise unknown_model(names["model"])
         except OpenAiError as error:
             respond_openai_error(exchange, error)
@@ -74,11 +75,15 @@ class ModelRoutes:
 
     def _served(self) -> Iterator[str]:
         for model in self._core.loaded_models():
-            if model.is_serving and (
-                language_model(self._core, model) is not None
-                or find_embedding_spec(model) is not None
-            ):
+            if model.is_serving and self._is_served(model):
                 yield model.name
+
+    def _is_served(self, model: Model) -> bool:
+        return (
+            language_model(self._core, model) is not None
+            or is_text_model(model.spec)
+            or find_embedding_spec(model) is not None
+        )
 
 
 def find_model(core: Inference, name: str, identity: Identity | None = None) -> Model:
@@ -95,14 +100,19 @@ def find_model(core: Inference, name: str, identity: Identity | None = None) -> 
         raise unknown_model(name) from None
 
 
-def find_language_model(core: Inference, name: str, identity: Identity | None = None) -> Model:
-    """The language model that generates for the model of that name. Raises OpenAiError."""
-    found = language_model(core, find_model(core, name, identity))
-    if found is None:
+def find_generator(core: Inference, name: str, identity: Identity | None = None) -> Model:
+    """The model that generates for the model of that name: a language model, else a model with a
+    text input and a text output. Raises OpenAiError."""
+    model = find_model(core, name, identity)
+    found = language_model(core, model)
+    if found is None and not is_text_model(model.spec):
         raise bad_request(
-            f"The model '{name}' is not a language model", "model", "model_not_supported"
+            f"The model '{name}' is not a language model, and has no text input 'text_input' and "
+            "text output 'text_output'",
+            "model",
+            "model_not_supported",
         )
-    return found
+    return found or model
 
 
 def language_model(core: Inference, model: Model) -> Model | None:

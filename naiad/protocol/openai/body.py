@@ -202,5 +202,5 @@ def _refusal(message: str) -> OpenAiError:
     )
 
 
-def param_names(kind: type[msgspec.Struct]) -> frozenset[str]:
-    return frozenset(field.name for field in msgspec.structs.fields(kind))
+def param_names(kind: type[Body]) -> frozenset[str]:
+    return _NAMES[kind]
