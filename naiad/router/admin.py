@@ -197,6 +197,7 @@ def replica_row(replica: Replica) -> dict[str, Any]:
         "reason": _reason(replica, now_s),
         "in_flight": replica.num_in_flight,
         "breaker": replica.breaker.state.value,
+        "grpc_breaker": replica.grpc_breaker.state.value if replica.spec.grpc else None,
         "models": sorted(replica.models),
         "unserved_models": replica.unserved_models,
         "ejected": {

@@ -5,13 +5,14 @@
     HALF_OPEN  -- one request is sent: success --> CLOSED, failure --> OPEN with twice the wait
 
 In:  the outcome of every request, and of health checks. Out: `allows()`.
-Rule: failures here are failures to reach the replica. Errors that it responds with are counted by
-      naiad.router.outlier.
+Rule: each port of a replica has one. Failures here are failures to reach the replica. Errors that
+      it responds with are counted by naiad.router.outlier.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -44,6 +45,7 @@ class Breaker:
         "_has_trial",
         "_options",
         "_wait_s",
+        "closed_s",
         "num_failures",
         "retry_s",
         "state",
@@ -57,6 +59,8 @@ class Breaker:
         """Failures in a row."""
         self.retry_s = 0.0
         """When an open breaker becomes half-open, on the clock."""
+        self.closed_s = -math.inf
+        """When it has closed for the last time."""
         self._wait_s = options.wait_s
         self._has_trial = False
 
@@ -75,6 +79,8 @@ class Breaker:
 
     def on_success(self) -> None:
         """The replica has responded to a request, whatever the status."""
+        if self.state is not BreakerState.CLOSED:
+            self.closed_s = self._clock_s()
         self.state = BreakerState.CLOSED
         self.num_failures = 0
         self._wait_s = self._options.wait_s

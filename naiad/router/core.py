@@ -115,7 +115,7 @@ class RouterCore:
 
     def choose(self, relay: Relay) -> Replica | None:
         """Chooses a replica and counts the request there. None if nobody can serve it."""
-        candidates: Sequence[Replica] = self.fleet.candidates(relay.model, relay.version)
+        candidates: Sequence[Replica] = self._candidates(relay)
         replica: Replica | None
         if relay.sequence is not None:
             replica = self.sequences.place(
@@ -130,15 +130,23 @@ class RouterCore:
             else:
                 replica = candidates[0] if candidates else None
         if replica is not None:
-            self.fleet.on_sent(replica)
+            self.fleet.on_sent(replica, is_grpc=relay.is_grpc)
             observer = relay.routing.observer
             if observer is not None:
                 self._tell(relay, observer.on_sent, relay, replica)
         return replica
 
+    def _candidates(self, relay: Relay) -> Sequence[Replica]:
+        # The place of a sequence must not depend on what one router has seen refused.
+        return self.fleet.candidates(
+            relay.model,
+            relay.version,
+            is_grpc=relay.is_grpc,
+            avoids_busy=relay.sequence is None,
+        )
+
     def has_untried(self, relay: Relay) -> bool:
-        candidates = self.fleet.candidates(relay.model, relay.version)
-        return any(replica not in relay.tried for replica in candidates)
+        return any(replica not in relay.tried for replica in self._candidates(relay))
 
     def _ask_policy(self, relay: Relay, candidates: Sequence[Replica]) -> Replica:
         try:
@@ -170,15 +178,25 @@ class RouterCore:
         )
 
     def ended(self, relay: Relay, replica: Replica) -> None:
-        self.fleet.on_ended(replica)
+        self.fleet.on_ended(replica, is_grpc=relay.is_grpc)
         observer = relay.routing.observer
         if observer is not None:
             self._tell(relay, observer.on_ended, relay, replica)
 
-    def responded(self, relay: Relay, replica: Replica, status_is_error: bool) -> None:
-        """The response has begun."""
+    def responded(
+        self, relay: Relay, replica: Replica, *, is_error: bool, is_refusal: bool
+    ) -> None:
+        """The response has begun. A refusal has been told to the fleet before."""
         wait_s = time.monotonic() - relay.sent_s
-        self.fleet.on_response(replica, relay.model, is_error=status_is_error, duration_s=wait_s)
+        if not is_refusal:
+            self.fleet.on_response(
+                replica,
+                relay.model,
+                is_error=is_error,
+                duration_s=wait_s,
+                sent_s=relay.sent_s,
+                is_grpc=relay.is_grpc,
+            )
         observer = relay.routing.observer
         if observer is not None:
             self._tell(relay, observer.on_first_byte, relay, replica, wait_s)

@@ -2,9 +2,10 @@
 
 In:  additions and removals, health checks, outcomes of requests. Out: `candidates(model)`.
 Rule: the candidates of a model are computed when something has changed, not per request. Tiers, of
-      which the first that is not empty counts: ready replicas; replicas that live but are not
-      ready; replicas that were ejected as outliers. A replica that is down, is draining or has an
-      open breaker is in none of them.
+      which the first that is not empty counts: ready replicas; those of them that have just refused
+      a request of the model; replicas that live but are not ready; replicas that were ejected as
+      outliers. A replica that is down, is draining or has an open breaker is in none of them, nor
+      is one without a gRPC port for gRPC.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Fleet:
         self._clock_s = clock_s
         self._on_added = on_added
         self._on_removed = on_removed
-        self._candidates: dict[tuple[str, str], list[Replica]] = {}
+        self._candidates: dict[tuple[str, str, bool, bool], list[Replica]] = {}
         self._valid_until_s = math.inf
         """When a breaker or an ejection ends next."""
 
@@ -137,40 +138,53 @@ class Fleet:
         self._candidates.clear()
         self._valid_until_s = math.inf
 
-    def candidates(self, model: str, version: str = "") -> list[Replica]:
+    def candidates(
+        self, model: str, version: str = "", *, is_grpc: bool = False, avoids_busy: bool = True
+    ) -> list[Replica]:
         """The replicas of which one may get a request of the model now. An empty model means any
-        replica."""
+        replica. `avoids_busy` leaves out those that have just refused a request, if others are
+        there."""
         if self._valid_until_s != math.inf and self._clock_s() >= self._valid_until_s:
             self.changed()
-        key = (model, version)
+        key = (model, version, is_grpc, avoids_busy)
         found = self._candidates.get(key)
         if found is None:
             if len(self._candidates) > 4096:
                 self._candidates.clear()
-            found = self._candidates[key] = self._compute(model, version)
+            found = self._candidates[key] = self._compute(*key)
         return found
 
-    def _compute(self, model: str, version: str) -> list[Replica]:
+    def _compute(self, model: str, version: str, is_grpc: bool, avoids_busy: bool) -> list[Replica]:
         now_s = self._clock_s()
-        tiers: tuple[list[Replica], list[Replica], list[Replica]] = ([], [], [])
+        ready: list[Replica] = []
+        busy: list[Replica] = []
+        not_ready: list[Replica] = []
+        ejected: list[Replica] = []
         for replica in self.replicas.values():
             if (
                 replica.is_draining
                 or replica.state in (ReplicaState.DOWN, ReplicaState.STARTING)
                 or (model and not replica.serves(model, version))
+                or (is_grpc and not replica.spec.grpc)
             ):
                 continue
-            if not replica.breaker.allows():
-                if replica.breaker.state is BreakerState.OPEN:
-                    self._valid_until_s = min(self._valid_until_s, replica.breaker.retry_s)
+            breaker = replica.breaker_of(is_grpc=is_grpc)
+            if not breaker.allows():
+                if breaker.state is BreakerState.OPEN:
+                    self._valid_until_s = min(self._valid_until_s, breaker.retry_s)
                 continue
             record = replica.records.get(model)
             if record is not None and record.ejected_until_s > now_s:
                 self._valid_until_s = min(self._valid_until_s, record.ejected_until_s)
-                tiers[2].append(replica)
+                ejected.append(replica)
+            elif replica.state is not ReplicaState.READY:
+                not_ready.append(replica)
+            elif avoids_busy and record is not None and record.refused_until_s > now_s:
+                self._valid_until_s = min(self._valid_until_s, record.refused_until_s)
+                busy.append(replica)
             else:
-                tiers[0 if replica.state is ReplicaState.READY else 1].append(replica)
-        return tiers[0] or tiers[1] or tiers[2]
+                ready.append(replica)
+        return ready or busy or not_ready or ejected
 
     def knows(self, model: str) -> bool:
         """True if the model is in the repository of a replica, ready or not."""
@@ -195,29 +209,56 @@ class Fleet:
     def retry_after_s(self) -> int:
         """How long a client should wait when nobody can serve its request."""
         waits = [
-            replica.breaker.retry_s - self._clock_s()
+            breaker.retry_s - self._clock_s()
             for replica in self.replicas.values()
-            if replica.breaker.state is BreakerState.OPEN
+            for breaker in (replica.breaker, replica.grpc_breaker)
+            if breaker.state is BreakerState.OPEN
         ]
         return max(1, math.ceil(min(waits, default=1.0)))
 
     # Outcomes.
 
-    def on_sent(self, replica: Replica) -> None:
+    def on_sent(self, replica: Replica, *, is_grpc: bool = False) -> None:
         """The decision: a request goes to this replica."""
         replica.num_in_flight += 1
-        if replica.breaker.state is BreakerState.HALF_OPEN:
-            replica.breaker.on_sent()
+        breaker = replica.breaker_of(is_grpc=is_grpc)
+        if breaker.state is BreakerState.HALF_OPEN:
+            breaker.on_sent()
             self.changed()
 
     def on_response(
-        self, replica: Replica, model: str, *, is_error: bool, duration_s: float
+        self,
+        replica: Replica,
+        model: str,
+        *,
+        is_error: bool,
+        duration_s: float,
+        sent_s: float = math.inf,
+        is_grpc: bool = False,
     ) -> None:
-        breaker = replica.breaker
+        is_past = replica.is_past(sent_s, is_grpc=is_grpc)
+        self._reached(replica, is_grpc)
+        if not is_past:
+            self._judge(replica, model, is_error=is_error, duration_s=duration_s)
+
+    def on_refusal(
+        self, replica: Replica, model: str, retry_after_s: float, *, is_grpc: bool = False
+    ) -> None:
+        """The replica has responded that it has no room for the request."""
+        self._reached(replica, is_grpc)
+        replica.counters["refused"] += 1
+        record = replica.record(model)
+        num_ejections = record.num_ejections
+        if self.detector.on_refusal(record, lambda: self._peers(model), retry_after_s):
+            self.changed()
+        if record.num_ejections != num_ejections:
+            self._on_ejected(replica, model, record)
+
+    def _reached(self, replica: Replica, is_grpc: bool) -> None:
+        breaker = replica.breaker_of(is_grpc=is_grpc)
         if breaker.num_failures or breaker.state is not BreakerState.CLOSED:
             breaker.on_success()
             self.changed()
-        self._judge(replica, model, is_error=is_error, duration_s=duration_s)
 
     def on_timeout(self, replica: Replica, model: str, duration_s: float) -> None:
         """A response has not come in its time, which says nothing about the connection."""
@@ -234,21 +275,30 @@ class Fleet:
         ):
             self._on_ejected(replica, model, record)
 
-    def on_failure(self, replica: Replica, kind: str) -> None:
+    def on_failure(
+        self, replica: Replica, kind: str, *, sent_s: float = math.inf, is_grpc: bool = False
+    ) -> None:
         """The replica could not be reached or died; `kind` is for the counter."""
         replica.counters[kind] += 1
+        if replica.is_past(sent_s, is_grpc=is_grpc):
+            return
         if self.on_unreachable is not None:
             self.on_unreachable(replica)
-        was = replica.breaker.state
-        replica.breaker.on_failure()
-        if replica.breaker.state is not was:
-            log.warning(f"replica '{replica.name}': the breaker is open after failures ({kind})")
+        breaker = replica.breaker_of(is_grpc=is_grpc)
+        was = breaker.state
+        breaker.on_failure()
+        if breaker.state is not was:
+            port = "gRPC" if is_grpc else "HTTP"
+            log.warning(
+                f"replica '{replica.name}': the breaker of its {port} port is open after failures "
+                f"({kind})"
+            )
         self.changed()
 
-    def on_ended(self, replica: Replica) -> None:
+    def on_ended(self, replica: Replica, *, is_grpc: bool = False) -> None:
         """A request has left the replica, however it ended."""
         replica.num_in_flight -= 1
-        breaker = replica.breaker
+        breaker = replica.breaker_of(is_grpc=is_grpc)
         if breaker.state is BreakerState.HALF_OPEN:
             breaker.on_cancelled()
             self.changed()
@@ -264,11 +314,8 @@ class Fleet:
                 for replica in self.replicas.values()
                 if name in replica.records
             }
-            before = {record: record.num_ejections for record in records}
-            if self.detector.evaluate(list(records)):
-                for record, replica in records.items():
-                    if record.num_ejections != before[record]:
-                        self._on_ejected(replica, name, record)
+            for record in self.detector.evaluate(list(records)):
+                self._on_ejected(records[record], name, record)
 
     def _peers(self, model: str) -> list[OutlierRecord]:
         return [
@@ -295,12 +342,20 @@ class Fleet:
                 log.info(message)
             else:
                 log.warning(f"{message}: {reason}")
+            if replica.state is ReplicaState.DOWN:
+                replica.up_s = self._clock_s()
             replica.state = state
             replica.since_s = self._clock_s()
             self.changed()
         replica.reason = reason
-        if state is ReplicaState.READY and replica.breaker.state is BreakerState.OPEN:
-            replica.breaker.on_healthy()
+        if state is ReplicaState.READY:
+            self.set_reachable(replica, is_grpc=False)
+
+    def set_reachable(self, replica: Replica, *, is_grpc: bool) -> None:
+        """A health check has reached this port of the replica."""
+        breaker = replica.breaker_of(is_grpc=is_grpc)
+        if breaker.state is BreakerState.OPEN:
+            breaker.on_healthy()
             self.changed()
 
     def set_models(

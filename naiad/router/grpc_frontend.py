@@ -148,7 +148,9 @@ class GrpcRouter:
         fleet = self._core.fleet
         if not fleet.knows(request.name):
             raise unknown_model(request.name)
-        return pb.ModelReadyResponse(ready=bool(fleet.candidates(request.name, request.version)))
+        return pb.ModelReadyResponse(
+            ready=bool(fleet.candidates(request.name, request.version, is_grpc=True))
+        )
 
     def _index(self, request: pb.RepositoryIndexRequest, identity: Identity | None) -> Message:
         rows = index_rows(self._core, identity, is_ready_only=request.ready)
@@ -175,7 +177,7 @@ class FleetHealth:
 
     def is_model_ready(self, name: str, version: str = "") -> bool:
         core = self._core
-        return not core.is_stopping and bool(core.fleet.candidates(name, version))
+        return not core.is_stopping and bool(core.fleet.candidates(name, version, is_grpc=True))
 
     def ask_ready(self, answer: Callable[[bool], None]) -> None:
         answer(self.is_ready())

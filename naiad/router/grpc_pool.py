@@ -16,7 +16,7 @@ import msgspec
 
 from naiad.core.tensor import Buffer
 from naiad.router.address import Address
-from naiad.router.http_fields import is_for_client
+from naiad.router.http_fields import is_for_client, parse_retry_after
 from naiad.router.http_pool import CONNECT_LIMIT_S, connect_reason
 from naiad.transport.grpc.status import Status
 from naiad.transport.http2.connection import Http2Connection
@@ -33,8 +33,11 @@ from naiad.transport.http2.hpack import HeaderList
 from naiad.transport.http2.limits import MIB, Http2Limits
 from naiad.transport.http2.sender import SlowReaderError
 from naiad.transport.http2.stream import CLOSED, Stream
+from naiad.transport.tcp_watch import VANISHED_S, TcpWatch
 
 MAX_CONNECTIONS = 8
+SUSPECT_S = 3.0
+"""A connection on which nothing has been acknowledged for so long gets no new calls."""
 _JOIN_BYTES = 1 << 16
 _LIMITS = Http2Limits(
     stream_window_bytes=4 * MIB,
@@ -65,14 +68,27 @@ class GrpcResponseHead(msgspec.Struct, frozen=True):
     """What else is for the client."""
 
     @property
+    def is_refusal(self) -> bool:
+        """The replica has no room for the call."""
+        return self.grpc_status in (Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED) and not any(
+            name.startswith(b"x-ratelimit-") for name, _ in self.fields
+        )
+
+    @property
     def is_not_admitted(self) -> bool:
         """The replica says that it has not begun with the call and that others may."""
-        names = {name for name, _ in self.fields}
-        return (
-            self.grpc_status in (Status.UNAVAILABLE, Status.RESOURCE_EXHAUSTED)
-            and not names.isdisjoint((b"retry-after", b"grpc-retry-pushback-ms"))
-            and not any(name.startswith(b"x-ratelimit-") for name in names)
+        return self.is_refusal and any(
+            name in (b"retry-after", b"grpc-retry-pushback-ms") for name, _ in self.fields
         )
+
+    @property
+    def retry_after_s(self) -> float:
+        """-1 if the replica does not say when it may have room."""
+        found = dict(self.fields)
+        pushback = found.get(b"grpc-retry-pushback-ms", b"")
+        if pushback.isdigit() and len(pushback) < 9:
+            return int(pushback) / 1000
+        return parse_retry_after(found.get(b"retry-after", b""))
 
 
 def read_head(headers: HeaderList) -> GrpcResponseHead:
@@ -127,26 +143,30 @@ class GrpcPool:
                 return
         self._waiting.append((block, owner))
         if self._opening is None:
-            if len(self.connections) >= MAX_CONNECTIONS:
+            if sum(connection.is_open for connection in self.connections) >= MAX_CONNECTIONS:
                 return  # a call that ends makes room
             self._opening = asyncio.get_running_loop().create_task(self._open())
 
-    async def _open(self) -> None:
+    async def connect(self) -> None:
+        """Opens a further connection. Raises OSError or TimeoutError."""
         address = self.address
+        async with asyncio.timeout(CONNECT_LIMIT_S):
+            connection = GrpcUpstream(self)
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                address.host,
+                address.port,
+                ssl=self._tls,
+                server_hostname=address.host if self._tls else None,
+            )
+        self.connections.append(connection)
+
+    async def _open(self) -> None:
         reason = ""
         try:
-            async with asyncio.timeout(CONNECT_LIMIT_S):
-                connection = GrpcUpstream(self)
-                await asyncio.get_running_loop().create_connection(
-                    lambda: connection,
-                    address.host,
-                    address.port,
-                    ssl=self._tls,
-                    server_hostname=address.host if self._tls else None,
-                )
-            self.connections.append(connection)
+            await self.connect()
         except (OSError, TimeoutError) as error:
-            reason = f"cannot connect to {address.authority}: {connect_reason(error)}"
+            reason = f"cannot connect to {self.address.authority}: {connect_reason(error)}"
         finally:
             self._opening = None
         waiting, self._waiting = self._waiting, []
@@ -174,8 +194,27 @@ class GrpcPool:
         if self._waiting and not self._is_closed:
             self.on_room()
 
+    def sweep(self, now_s: float) -> None:
+        """Closes connections that nothing uses any more or whose other end has vanished; called at
+        regular times."""
+        for connection in list(self.connections):
+            silent_s = connection.watch.silent_s(now_s)
+            if silent_s >= VANISHED_S:
+                connection.fail(f"the replica has acknowledged nothing for {silent_s:.0f} s")
+            elif silent_s >= SUSPECT_S:
+                connection.is_open = False  # new calls get another one
+            if not connection.is_open and not connection.http2.streams:
+                connection.close()
+
+    def retire(self) -> None:
+        """New calls get new connections."""
+        for connection in self.connections:
+            connection.is_open = False
+
     def fail_waiting(self, reason: str, should_fail: Any) -> None:
-        """The replica does not respond: ends the calls that `should_fail`."""
+        """The replica does not respond: ends the calls that `should_fail`, and uses no connection
+        for new ones."""
+        self.retire()
         for connection in list(self.connections):
             for stream in list(connection.http2.streams.values()):
                 owner = stream.context
@@ -197,6 +236,7 @@ class GrpcUpstream(asyncio.Protocol):
         self.http2 = Http2Connection(is_server=False, make_head=read_head, limits=_LIMITS)
         self.is_open = False
         self._transport: asyncio.Transport | None = None
+        self.watch: TcpWatch
         self._is_receiving = False
         self._is_flush_due = False
         self._has_served = False
@@ -255,6 +295,10 @@ class GrpcUpstream(asyncio.Protocol):
             else:
                 transport.writelines(out)
 
+    def fail(self, reason: str) -> None:
+        self._end_all(reason)
+        self.close()
+
     def close(self) -> None:
         self.is_open = False
         if self._transport is not None:
@@ -265,6 +309,7 @@ class GrpcUpstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(4 * MIB)
+        self.watch = TcpWatch(transport)
         self.is_open = True
         self.flush()
 

@@ -91,6 +91,7 @@ def render_timeout(timeout_ns: int) -> bytes:
 
 class GrpcRelay(Relay):
     __slots__ = ("_blocks", "_call", "_message", "_reader", "_response", "stream", "upstream")
+    is_grpc = True
 
     def __init__(
         self,
@@ -197,9 +198,11 @@ class GrpcRelay(Relay):
         self._call.finish(status, message)
 
     def on_closed(self, head: GrpcResponseHead) -> None:
+        if head.is_refusal:
+            self.note_refusal(head.retry_after_s)
         if self._response is None and head.is_not_admitted and self.should_pass_on():
             return
-        self.note_response(is_error=head.grpc_status in _ERRORS)
+        self.note_response(is_error=head.grpc_status in _ERRORS, is_refusal=head.is_refusal)
         call, response = self._call, self._response
         if head.grpc_status == 0 and response is not None:
             if head.fields:

@@ -178,6 +178,7 @@ class StreamRelay:
 class StreamLeg(Relay):
     """The stream to one replica."""
 
+    is_grpc = True
     __slots__ = (
         "_client",
         "_is_half_closed",
@@ -317,9 +318,11 @@ class StreamLeg(Relay):
 
     def on_closed(self, head: GrpcResponseHead) -> None:
         if not self.is_responding:
+            if head.is_refusal:
+                self.note_refusal(head.retry_after_s)
             if head.is_not_admitted and len(self._queue) <= 1 and self.should_pass_on():
                 return
-            self.note_response(is_error=False)
+            self.note_response(is_error=False, is_refusal=head.is_refusal)
         self._reader.release()
         self.note_end()
         self._client.on_leg_closed(self, head)
@@ -334,6 +337,6 @@ class StreamLeg(Relay):
         self.note_end()
         name = "" if replica is None else replica.name
         if replica is not None:
-            self.core.fleet.on_failure(replica, "lost")
+            self.fail_replica(replica, "lost")
         error = NaiadError(Code.UNAVAILABLE, f"replica '{name}': {reason}")
         self._client.on_leg_failed(self, error, is_broken=True)

@@ -11,6 +11,7 @@ Rule: each check opens a connection of its own, as a new client would, and asks 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import ssl
 import time
@@ -20,6 +21,7 @@ from typing import Any
 import msgspec
 
 from naiad.router.address import Address
+from naiad.router.breaker import BreakerState
 from naiad.router.fleet import Fleet
 from naiad.router.http_pool import connect_reason
 from naiad.router.http_response import BadResponseError, HeadCache, ResponseReader
@@ -115,8 +117,18 @@ class HealthCheck:
                 self._set_down(reason)
         else:
             self._num_failures = 0
+            await self._check_grpc()
         finally:
             questions.close()
+
+    async def _check_grpc(self) -> None:
+        """Requests find out that the gRPC port is gone; this finds out that it is back."""
+        pool = self._replica.grpc_pool
+        if pool is None or self._replica.grpc_breaker.state is not BreakerState.OPEN:
+            return
+        with contextlib.suppress(OSError, TimeoutError):
+            await pool.connect()
+            self._fleet.set_reachable(self._replica, is_grpc=True)
 
     def _set_down(self, reason: str) -> None:
         replica = self._replica

@@ -18,6 +18,7 @@ from typing import Protocol, cast
 from naiad.core.tensor import Buffer
 from naiad.router.address import Address
 from naiad.router.http_response import BadResponseError, HeadCache, ResponseHead, ResponseReader
+from naiad.transport.tcp_watch import VANISHED_S, TcpWatch
 
 CONNECT_LIMIT_S = 3.0
 IDLE_LIMIT_S = 4.0
@@ -133,7 +134,10 @@ class HttpPool:
             self._open(*self._waiting.popleft())
 
     def sweep(self, now_s: float) -> None:
-        """Closes connections that were idle for long; called at regular times."""
+        """Closes connections that were idle for long or whose other end has vanished; called at
+        regular times."""
+        if any(connection.fail_if_vanished(now_s) for connection in list(self.busy)):
+            self.retire()  # the same has probably happened to the others
         kept: list[UpstreamConnection] = []
         for connection in self.idle:
             if now_s - connection.idle_since_s > IDLE_LIMIT_S:
@@ -142,9 +146,18 @@ class HttpPool:
                 kept.append(connection)
         self.idle = kept
 
+    def retire(self) -> None:
+        """New requests get new connections."""
+        for connection in self.idle:
+            connection.close()
+        self.idle.clear()
+        for connection in self.busy:
+            connection.is_last = True
+
     def fail_waiting(self, reason: str, should_fail: Callable[[ResponseOwner], bool]) -> None:
         """The replica does not respond: ends the requests without a response so far that
-        `should_fail`."""
+        `should_fail`, and uses no connection again."""
+        self.retire()
         for connection in list(self.busy):
             owner = connection.owner
             if owner is not None and should_fail(owner):
@@ -171,7 +184,9 @@ class UpstreamConnection(asyncio.Protocol):
         "_pool",
         "_reader",
         "_transport",
+        "_watch",
         "idle_since_s",
+        "is_last",
         "is_open",
         "owner",
     )
@@ -179,7 +194,10 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, pool: HttpPool) -> None:
         self._pool = pool
         self._transport: asyncio.Transport
+        self._watch: TcpWatch
         self.is_open = False
+        self.is_last = False
+        """The request that it carries is its last."""
         self.owner: ResponseOwner | None = None
         self.idle_since_s = 0.0
         self._has_served = False
@@ -218,6 +236,13 @@ class UpstreamConnection(asyncio.Protocol):
         if owner is not None:
             owner.on_lost(reason, is_unsent=False, is_reused=False)
 
+    def fail_if_vanished(self, now_s: float) -> bool:
+        silent_s = self._watch.silent_s(now_s)
+        if silent_s < VANISHED_S:
+            return False
+        self.fail(f"the replica has acknowledged nothing for {silent_s:.0f} s")
+        return True
+
     def close(self) -> None:
         if self.is_open:
             self.is_open = False
@@ -228,6 +253,7 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(_WRITE_HIGH_BYTES)
+        self._watch = TcpWatch(transport)
         self.is_open = True
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -283,6 +309,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.resume()  # the last bytes may have been too much for the client
         if (
             head.is_closing
+            or self.is_last
             or self._reader.has_excess
             or self._transport.get_write_buffer_size()  # the rest of the request
         ):

@@ -99,9 +99,11 @@ class HttpRelay(Relay):
 
     def on_whole(self, head: ResponseHead, data: bytes, body_start: int) -> None:
         self.connection = None
+        if head.is_refusal:
+            self.note_refusal(head.retry_after_s)
         if head.is_not_admitted and self.should_pass_on():
             return
-        self.note_response(is_error=head.status in _ERRORS)
+        self.note_response(is_error=head.status in _ERRORS, is_refusal=head.is_refusal)
         exchange = self._exchange
         if self._usage is not None:
             self._usage.on_whole(data[body_start:])
@@ -111,6 +113,8 @@ class HttpRelay(Relay):
         self.note_end()
 
     def on_head(self, head: ResponseHead) -> None:
+        if head.is_refusal:
+            self.note_refusal(head.retry_after_s)
         if head.is_not_admitted and not self.is_responding:
             connection, self.connection = self.connection, None
             if self.should_pass_on():
@@ -118,7 +122,7 @@ class HttpRelay(Relay):
                     connection.abandon()
                 return
             self.connection = connection
-        self.note_response(is_error=head.status in _ERRORS)
+        self.note_response(is_error=head.status in _ERRORS, is_refusal=head.is_refusal)
         exchange = self._exchange
         exchange.on_flow(self._on_flow)
         exchange.start_stream(
@@ -142,7 +146,7 @@ class HttpRelay(Relay):
             return
         self.core.counters["broken_streams"] += 1
         if self.replica is not None:
-            self.core.fleet.on_failure(self.replica, "lost")
+            self.fail_replica(self.replica, "lost")
         self.note_end()
         self._exchange.break_stream()
 

@@ -49,11 +49,14 @@ class ResponseHead(msgspec.Struct, frozen=True):
     content_type: bytes
 
     @property
+    def is_refusal(self) -> bool:
+        """The replica has no room for the request."""
+        return self.status == 503 or (self.status == 429 and not self.is_rate_limit)
+
+    @property
     def is_not_admitted(self) -> bool:
         """The replica says that it has not begun with the request and that others may."""
-        return self.has_retry_after and (
-            self.status == 503 or (self.status == 429 and not self.is_rate_limit)
-        )
+        return self.has_retry_after and self.is_refusal
 
 
 def parse_response_head(block: bytes) -> ResponseHead:

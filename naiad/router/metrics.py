@@ -19,6 +19,7 @@ _REPLICA_COUNTERS = {
     "requests": "Requests sent to a replica, retries included",
     "connect_failures": "Requests for which no connection to a replica could be opened",
     "lost": "Requests whose replica closed the connection before its response was complete",
+    "refused": "Responses by which a replica refused a request for want of room",
     "not_admitted": "Requests that a replica refused to begin with and another one got",
     "server_errors": "Responses of a replica with a server error",
     "ejections": "Times that a replica was ejected as an outlier",
@@ -83,7 +84,12 @@ class RouterMetrics:
         in_flight = block("replica_in_flight", GAUGE, "Requests that a replica works on")
         up = block("replica_ready", GAUGE, "1 if a replica is ready and gets requests")
         breaker = block(
-            "replica_breaker_open", GAUGE, "1 if the breaker of a replica is not closed"
+            "replica_breaker_open", GAUGE, "1 if the breaker of a replica's HTTP port is not closed"
+        )
+        grpc_breaker = block(
+            "replica_grpc_breaker_open",
+            GAUGE,
+            "1 if the breaker of a replica's gRPC port is not closed",
         )
         requests = block(
             "model_responses_total", COUNTER, "Responses of a replica to requests of a model"
@@ -102,12 +108,15 @@ class RouterMetrics:
             is_up = replica.state is ReplicaState.READY and not replica.is_draining
             up.add(label, int(is_up))
             breaker.add(label, int(replica.breaker.state is not BreakerState.CLOSED))
+            if replica.spec.grpc:
+                state = replica.grpc_breaker.state
+                grpc_breaker.add(label, int(state is not BreakerState.CLOSED))
             for model, record in replica.records.items():
                 if not model:
                     continue
                 both = label_text({**_labels(replica), "model": model})
-                requests.add(both, record.total_requests + record.num_requests)
-                waits.add(both, record.total_duration_s + record.duration_s)
+                requests.add(both, record.total_requests)
+                waits.add(both, record.total_duration_s)
                 ejected.add(both, int(record.ejected_until_s > now_s))
         busy = Block(
             "naiad_event_loop_busy_max_seconds",

@@ -359,6 +359,8 @@ class RouterProcess:
             now_s = time.monotonic()
             for replica in [*self._fleet, *self._fleet.leaving]:
                 replica.http_pool.sweep(now_s)
+                if replica.grpc_pool is not None:
+                    replica.grpc_pool.sweep(now_s)
             if now_s - last_s >= self._fleet.config.outlier.interval_s:
                 last_s = now_s
                 self._fleet.evaluate()

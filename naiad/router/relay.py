@@ -55,6 +55,8 @@ class Relay(ABC):
         "wake_deadline_s",
     )
 
+    is_grpc = False
+
     def __init__(
         self,
         core: RouterCore,
@@ -195,7 +197,7 @@ class Relay(ABC):
         replica = self.replica
         if replica is None or self.is_over:
             return
-        self.core.fleet.on_failure(replica, "lost")
+        self.fail_replica(replica, "lost")
         self._refuse(502, f"replica '{replica.name}': {reason}")
 
     def _refuse(self, http_status: int, reason: str) -> None:
@@ -211,9 +213,16 @@ class Relay(ABC):
         self.replica = None
         self._end_limit()
         if not is_reused:
-            self.core.fleet.on_failure(replica, "connect_failures" if is_unsent else "lost")
+            self.fail_replica(replica, "connect_failures" if is_unsent else "lost")
         self.core.ended(self, replica)
         reason = f"replica '{replica.name}': {reason}"
+        if is_unsent and self.sequence is None:
+            self.tried.append(replica)
+            if self.core.has_untried(self):
+                # This has cost nobody anything, so it is neither limited nor counted.
+                self.num_attempts -= 1
+                self._retry(replica, reason)
+                return
         if (is_unsent or self.is_idempotent) and self._may_retry():
             self._retry(replica, reason)
             return
@@ -221,6 +230,16 @@ class Relay(ABC):
         self.core.counters["failures"] += 1
         retry_after_s = self.core.fleet.retry_after_s() if is_unsent or self.is_idempotent else None
         self.respond_error(unavailable(reason, retry_after_s))
+
+    def fail_replica(self, replica: Replica, kind: str) -> None:
+        self.core.fleet.on_failure(replica, kind, sent_s=self.sent_s, is_grpc=self.is_grpc)
+
+    def note_refusal(self, retry_after_s: float) -> None:
+        """The replica has no room. `retry_after_s` is -1 if it does not say for how long."""
+        if self.replica is not None:
+            self.core.fleet.on_refusal(
+                self.replica, self.model, retry_after_s, is_grpc=self.is_grpc
+            )
 
     def should_pass_on(self) -> bool:
         """The replica has refused to begin with the request. Returns True if another replica gets
@@ -258,12 +277,12 @@ class Relay(ABC):
 
     # Ends.
 
-    def note_response(self, *, is_error: bool) -> None:
+    def note_response(self, *, is_error: bool, is_refusal: bool = False) -> None:
         """The response has begun, and its first byte goes to the client now."""
         self.is_responding = True
         self._end_limit()
         assert self.replica is not None
-        self.core.responded(self, self.replica, is_error)
+        self.core.responded(self, self.replica, is_error=is_error, is_refusal=is_refusal)
 
     def note_end(self) -> None:
         """The response is complete, or will never be."""

@@ -9,6 +9,7 @@ Rule: `num_in_flight` grows at the moment of the decision, not when the request 
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ class Replica:
     __slots__ = (
         "breaker",
         "counters",
+        "grpc_breaker",
         "grpc_pool",
         "http_pool",
         "is_draining",
@@ -49,6 +51,7 @@ class Replica:
         "spec",
         "state",
         "unserved_models",
+        "up_s",
     )
 
     http_pool: HttpPool
@@ -80,6 +83,10 @@ class Replica:
         self.openai_models: frozenset[str] = frozenset()
         """Models that its OpenAI routes serve."""
         self.breaker = Breaker(breaker, clock_s)
+        """Of the HTTP port. The ports fail one by one, by a rule of a firewall for example."""
+        self.grpc_breaker = Breaker(breaker, clock_s)
+        self.up_s = -math.inf
+        """When it has come back after it was down."""
         self.records: dict[str, OutlierRecord] = {}
         """Records of responses, for each model."""
         self.counters: Counter[str] = Counter()
@@ -90,6 +97,14 @@ class Replica:
         if record is None:
             record = self.records[model] = OutlierRecord()
         return record
+
+    def breaker_of(self, *, is_grpc: bool) -> Breaker:
+        return self.grpc_breaker if is_grpc else self.breaker
+
+    def is_past(self, sent_s: float, *, is_grpc: bool) -> bool:
+        """True if what became of a request that was sent then says nothing about the replica: there
+        was an outage meanwhile, which has been noticed and is over."""
+        return sent_s < max(self.up_s, self.breaker_of(is_grpc=is_grpc).closed_s)
 
     def serves(self, model: str, version: str) -> bool:
         versions = self.models.get(model)

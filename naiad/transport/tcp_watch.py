@@ -47,7 +47,8 @@ def discard(transport: asyncio.WriteTransport) -> None:
 
 
 class TcpWatch:
-    """One connection, looked at about once per second."""
+    """One connection, looked at about once per second. What is outstanding counts from the first
+    look."""
 
     __slots__ = ("_bytes_acked", "_since_s", "_socket")
 
@@ -67,7 +68,10 @@ class TcpWatch:
         bytes_acked: int = _read_bytes_acked(info)[0]
         # With a closed window nothing is outstanding but probes; a peer that lives answers each.
         is_waiting = _read_unacked(info)[0] > 0 or _read_probes(info)[0] > 1
-        if not is_waiting or bytes_acked != self._bytes_acked:
+        if not is_waiting:
+            self._bytes_acked = -1
+            return 0.0
+        if bytes_acked != self._bytes_acked:
             self._bytes_acked, self._since_s = bytes_acked, now_s
         return now_s - self._since_s
 

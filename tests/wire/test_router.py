@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from naiad.router.breaker import BreakerOptions
 from naiad.router.config import ModelSpec, RetryOptions, RouterConfig
 from naiad.router.policy import RoutedRequest
 from naiad.router.replica import Replica, ReplicaState
@@ -194,6 +195,20 @@ async def test_a_model_that_is_not_idempotent_is_not_executed_twice() -> None:
         assert rig.num_requests == 1
 
 
+async def test_connecting_costs_nothing_of_the_budget() -> None:
+    """FOUND_2 N2: requests that had been sent nowhere failed beside two idle replicas."""
+    config = RouterConfig(
+        retry=RetryOptions(budget=0.0, burst=0, max_retries=0),
+        breaker=BreakerOptions(failures=1000),
+    )
+    async with routing("a", "b", "c", config=config) as rig:
+        await rig.a.stop()
+        await rig.b.stop()
+        assert {(await rig.ask()).body for _ in range(9)} == {b"c"}
+        assert rig.replica("a").counters["connect_failures"] > 0
+        assert rig.core.retries.num_refused == 0
+
+
 async def test_a_request_that_is_not_idempotent_still_moves_when_nothing_was_sent() -> None:
     config = RouterConfig(model={"m": ModelSpec(idempotent=False)})
     async with routing("a", "b", config=config) as rig:
@@ -303,7 +318,7 @@ async def test_retries_end_with_the_budget() -> None:
         await rig.b.stop()
         for _ in range(3):
             assert (await rig.ask()).status == 503
-        assert rig.core.counters["retries"] == 2
+        assert rig.core.retries.tokens == 0
         assert rig.core.retries.num_refused > 0
 
 

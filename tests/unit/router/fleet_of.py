@@ -22,15 +22,25 @@ def fleet_of(
     clock_s: Seconds | None = None,
     config: RouterConfig | None = None,
     models: tuple[str, ...] = ("m",),
+    has_grpc: bool = False,
 ) -> Fleet:
     fleet = Fleet(config or RouterConfig(), clock_s=clock_s or Seconds())
     for number, name in enumerate(names):
-        add(fleet, name, number, models)
+        add(fleet, name, number, models, has_grpc=has_grpc)
     return fleet
 
 
-def add(fleet: Fleet, name: str, number: int, models: tuple[str, ...] = ("m",)) -> Replica:
-    replica = fleet.add(ReplicaSpec(f"http://10.0.0.{number + 1}:8000", name=name), "flag")
+def add(
+    fleet: Fleet,
+    name: str,
+    number: int,
+    models: tuple[str, ...] = ("m",),
+    *,
+    has_grpc: bool = False,
+) -> Replica:
+    host = f"10.0.0.{number + 1}"
+    grpc = f"{host}:8001" if has_grpc else ""
+    replica = fleet.add(ReplicaSpec(f"http://{host}:8000", grpc=grpc, name=name), "flag")
     fleet.set_models(replica, {model: frozenset(("1",)) for model in models}, {})
     fleet.set_state(replica, ReplicaState.READY, "")
     return replica
