@@ -57,7 +57,7 @@ from naiad.stores.location import is_remote
 from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.limits import Http1Limits
-from naiad.transport.tcp_watch import keep_alive
+from naiad.transport.listening import bind
 from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
 
 LISTEN_BACKLOG = 4096
@@ -629,16 +629,9 @@ def _reachable(address: str) -> str:
 
 def _bind(endpoint: _Endpoint) -> socket.socket:
     address, port = endpoint.address, endpoint.port
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    keep_alive(sock)  # what it accepts inherits that
-    if endpoint.reuse_port:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        sock.bind((address, port))
+        return bind(address, port, reuse_port=endpoint.reuse_port)
     except OSError as error:
-        sock.close()
         if error.errno == errno.EADDRINUSE:
             reason = f"Socket '{address}:{port}' already in use "
         else:
@@ -646,8 +639,6 @@ def _bind(endpoint: _Endpoint) -> socket.socket:
         raise NaiadError(
             Code.UNAVAILABLE, f"failed to start {endpoint.name}: Unavailable - {reason}"
         ) from error
-    sock.setblocking(False)
-    return sock
 
 
 def _raise_file_limit() -> None:

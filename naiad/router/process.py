@@ -63,6 +63,7 @@ from naiad.settings.exposure import is_loopback
 from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.http1.endpoint import Http1Endpoint
 from naiad.transport.http1.limits import Http1Limits
+from naiad.transport.listening import bind
 from naiad.transport.tls import HANDSHAKE_TIMEOUT_S, HTTP1, HTTP2, TlsFiles
 
 MIN_BUDGET_BYTES = 256 * 1024 * 1024
@@ -230,10 +231,8 @@ class RouterProcess:
             try:
                 listener = await asyncio.get_running_loop().create_server(
                     factory,
-                    address,
-                    port,
+                    sock=bind(address, port, reuse_port=options.reuse_port),
                     backlog=LISTEN_BACKLOG,
-                    reuse_port=options.reuse_port or None,
                     start_serving=False,
                     ssl=None if tls is None else tls.context,
                     ssl_handshake_timeout=None if tls is None else HANDSHAKE_TIMEOUT_S,
@@ -249,7 +248,8 @@ class RouterProcess:
                 ) from error
             self._listeners.append(listener)
             self._fleet.own_places |= {sock.getsockname()[:2] for sock in listener.sockets}
-            services.append((name, f"{address}:{listener.sockets[0].getsockname()[1]}"))
+            host = f"[{address}]" if ":" in address else address
+            services.append((name, f"{host}:{listener.sockets[0].getsockname()[1]}"))
         return services
 
     def _add_replicas(self) -> None:

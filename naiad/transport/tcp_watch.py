@@ -50,12 +50,13 @@ class TcpWatch:
     """One connection, looked at about once per second. What is outstanding counts from the first
     look."""
 
-    __slots__ = ("_bytes_acked", "_since_s", "_socket")
+    __slots__ = ("_bytes_acked", "_since_s", "_socket", "_was_waiting")
 
     def __init__(self, transport: asyncio.BaseTransport) -> None:
         self._socket: socket.socket | None = transport.get_extra_info("socket")
         self._bytes_acked = -1
         self._since_s = 0.0
+        self._was_waiting = False
         if self._socket is not None:
             keep_alive(self._socket)
 
@@ -68,11 +69,9 @@ class TcpWatch:
         bytes_acked: int = _read_bytes_acked(info)[0]
         # With a closed window nothing is outstanding but probes; a peer that lives answers each.
         is_waiting = _read_unacked(info)[0] > 0 or _read_probes(info)[0] > 1
-        if not is_waiting:
-            self._bytes_acked = -1
-            return 0.0
-        if bytes_acked != self._bytes_acked:
+        if not (is_waiting and self._was_waiting) or bytes_acked != self._bytes_acked:
             self._bytes_acked, self._since_s = bytes_acked, now_s
+        self._was_waiting = is_waiting
         return now_s - self._since_s
 
     def _read(self) -> bytes | None:
