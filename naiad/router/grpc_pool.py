@@ -33,7 +33,7 @@ from naiad.transport.http2.hpack import HeaderList
 from naiad.transport.http2.limits import MIB, Http2Limits
 from naiad.transport.http2.sender import SlowReaderError
 from naiad.transport.http2.stream import CLOSED, Stream
-from naiad.transport.tcp_watch import VANISHED_S, TcpWatch
+from naiad.transport.tcp_watch import VANISHED_S, TcpWatch, discard
 
 MAX_CONNECTIONS = 8
 SUSPECT_S = 3.0
@@ -296,8 +296,9 @@ class GrpcUpstream(asyncio.Protocol):
                 transport.writelines(out)
 
     def fail(self, reason: str) -> None:
+        if self._transport is not None:
+            discard(self._transport)
         self._end_all(reason)
-        self.close()
 
     def close(self) -> None:
         self.is_open = False

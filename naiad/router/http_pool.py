@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from naiad.core.tensor import Buffer
 from naiad.router.address import Address
 from naiad.router.http_response import BadResponseError, HeadCache, ResponseHead, ResponseReader
-from naiad.transport.tcp_watch import VANISHED_S, TcpWatch
+from naiad.transport.tcp_watch import VANISHED_S, TcpWatch, discard
 
 CONNECT_LIMIT_S = 3.0
 IDLE_LIMIT_S = 4.0
@@ -240,7 +240,12 @@ class UpstreamConnection(asyncio.Protocol):
         silent_s = self._watch.silent_s(now_s)
         if silent_s < VANISHED_S:
             return False
-        self.fail(f"the replica has acknowledged nothing for {silent_s:.0f} s")
+        owner, self.owner = self.owner, None
+        self.is_open = False
+        discard(self._transport)
+        if owner is not None:
+            reason = f"the replica has acknowledged nothing for {silent_s:.0f} s"
+            owner.on_lost(reason, is_unsent=False, is_reused=False)
         return True
 
     def close(self) -> None:

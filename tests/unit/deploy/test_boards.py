@@ -39,7 +39,7 @@ def router_page() -> str:
     fleet = Fleet(RouterConfig())
     core = RouterCore(RouterConfig(), fleet)
     replica = fleet.add(ReplicaSpec("http://127.0.0.1:1", node="a"), "flag")
-    replica.record("m").num_requests = 1
+    replica.record("m").total_requests = 1
     core.waiting["m"] = 1
     loop = asyncio.new_event_loop()
     try:

@@ -88,7 +88,7 @@ async def test_a_peer_that_reads_nothing_has_not_vanished() -> None:
 
     def is_closed() -> bool:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
-        return struct.unpack_from("=I", info, 24)[0] == 0
+        return bool(struct.unpack_from("=I", info, 24)[0] == 0)
 
     while not accepted or not is_closed():
         await asyncio.sleep(0.01)
