@@ -117,7 +117,7 @@ def test_a_hub_that_cannot_be_reached_is_said(tmp_path: Path) -> None:
     with naiad([str(tmp_path / "models")], [], environment) as server:
         failed = deploy(server, "tiny", HUB)
         assert (
-            "'org/tiny' is not in the local cache and the hub cannot be reached"
+            "'org/tiny' is not in the local cache and cannot be fetched from the hub"
             in (failed["error"])
         )
         assert not (tmp_path / "models/tiny").exists()

@@ -7,6 +7,7 @@ HF_TOKEN (or PRIVATE_REPO_TOKEN), HF_ENDPOINT and HF_HUB_OFFLINE.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from naiad.errors import NaiadError, invalid_arg, not_found, unavailable
 
 PULLED = {"smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf"}
 """Name for `naiad pull` -> file in the cache."""
+_CACHE_ERRORS = (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES = [
     "*.safetensors",
@@ -96,9 +98,10 @@ def download(hub_id: str) -> Path:
         raise not_found(
             f"the hub has no repository '{hub_id}', or it is private and the token gives no access"
         ) from None
-    except LocalEntryNotFoundError:
+    except LocalEntryNotFoundError as error:
+        cause = f": {_first_line(error.__cause__)}" if error.__cause__ is not None else ""
         raise unavailable(
-            f"'{hub_id}' is not in the local cache and the hub cannot be reached"
+            f"'{hub_id}' is not in the local cache and cannot be fetched from the hub{cause}"
         ) from None
     except Exception as error:
         # The client passes on what its HTTP library raises, and that library differs by version.
@@ -106,5 +109,13 @@ def download(hub_id: str) -> Path:
 
 
 def _failed(hub_id: str, error: Exception) -> NaiadError:
-    first_line = (str(error).splitlines() or [""])[0]
-    return unavailable(f"downloading '{hub_id}' failed: {type(error).__name__}: {first_line}")
+    if isinstance(error, OSError) and error.errno in _CACHE_ERRORS:
+        return unavailable(
+            f"'{hub_id}' cannot be written to the cache of the hub's client: {error}; HF_HOME "
+            "chooses another folder"
+        )
+    return unavailable(f"downloading '{hub_id}' failed: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

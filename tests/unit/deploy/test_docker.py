@@ -99,6 +99,19 @@ def test_the_health_check_asks_the_server(status: int, expected: bool) -> None:
     assert not is_alive(str(server.server_port))
 
 
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])
+def test_a_stage_declares_the_arguments_that_it_uses(name: str) -> None:
+    """One that is declared before the first FROM is known in FROM only."""
+    declared: set[str] = set()
+    for instruction, rest in instructions(name):
+        if instruction == "FROM":
+            declared = set()
+        elif instruction == "ARG":
+            declared.add(rest.partition("=")[0])
+        elif instruction in ("LABEL", "ENV", "RUN"):
+            assert set(re.findall(r"\$\{(\w+)\}", rest)) <= declared, rest
+
+
 def test_the_bill_of_materials() -> None:
     result = subprocess.run(
         [sys.executable, DOCKER / "sbom.py"], check=True, capture_output=True, text=True

@@ -239,3 +239,13 @@ def test_the_checks_find_a_misspelt_field() -> None:
         pool["spec"]["targetPort"] = 8000
         with pytest.raises(jsonschema.ValidationError):
             check(pool)
+
+
+@pytest.mark.parametrize("name", ["runtime", "runtime-llm"])
+def test_kserves_runtimes_end_within_the_default_grace(name: str) -> None:
+    """Only the InferenceService can set another one, and most do not."""
+    (container,) = yaml.safe_load((DEPLOY / "kserve" / f"{name}.yaml").read_text())["spec"][
+        "containers"
+    ]
+    flags = dict(flag[2:].split("=", 1) for flag in container["args"] if "=" in flag)
+    assert int(flags["drain-delay-secs"]) + int(flags["exit-timeout-secs"]) < 30

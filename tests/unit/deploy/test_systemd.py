@@ -44,12 +44,22 @@ def test_the_command_line_is_one_that_naiad_accepts(tmp_path: Path) -> None:
     assert settings.drain_delay_secs + seconds_to_drain() < int(unit()["Service"]["TimeoutStopSec"])
 
 
+def test_everything_that_is_cached_is_in_a_folder_that_the_service_may_write() -> None:
+    """ProtectSystem=strict leaves /var/cache/naiad (CacheDirectory) and /var/lib/naiad writable."""
+    lines = [line for line in UNIT.read_text().splitlines() if line.startswith("Environment=")]
+    words = " ".join(line.removeprefix("Environment=") for line in lines).split()
+    folders = dict(word.split("=", 1) for word in words)
+    assert {"HOME", "XDG_CACHE_HOME", "NAIAD_CACHE", "HF_HOME"} <= folders.keys()
+    for name, folder in folders.items():
+        assert Path(folder).is_relative_to("/var/cache/naiad") or name == "HOME", folder
+    assert folders["HOME"] == "/var/lib/naiad"
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    # verify looks for the program and for the manual page, which only an installed Naiad has.
-    lines = UNIT.read_text().replace("/opt/naiad/bin/naiad", "/bin/true").splitlines()
+    # verify looks for the program, which only an installed Naiad has.
     copy = tmp_path / "naiad.service"
-    copy.write_text("\n".join(line for line in lines if not line.startswith("Documentation=")))
+    copy.write_text(UNIT.read_text().replace("/opt/naiad/bin/naiad", "/bin/true"))
     result = subprocess.run(["systemd-analyze", "verify", copy], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
     security = subprocess.run(

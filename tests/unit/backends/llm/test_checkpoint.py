@@ -4,6 +4,7 @@ transfers, offline mode, error messages."""
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,17 @@ def test_error_messages(hub: Hub, tmp_path: Path) -> None:
         "NOT_FOUND: the hub has no repository 'org/tiny', "
         "or it is private and the token gives no access"
     )
-    assert find("org/tiny", tmp_path, None, HF_HUB_OFFLINE="1") == (
-        "UNAVAILABLE: 'org/tiny' is not in the local cache and the hub cannot be reached"
+    assert find("org/tiny", tmp_path, None, HF_HUB_OFFLINE="1").startswith(
+        "UNAVAILABLE: 'org/tiny' is not in the local cache and cannot be fetched from the hub: "
+        "OfflineModeIsEnabled: "
+    )
+    assert re.fullmatch(
+        "UNAVAILABLE: 'org/tiny' is not in the local cache and cannot be fetched from the hub: "
+        r"ConnectError: .*Connection refused",
+        find("org/tiny", tmp_path, None),
+    )
+    (tmp_path / "file").touch()
+    assert re.search(
+        "org/tiny' cannot be written to the cache .*; HF_HOME chooses another folder",
+        find("org/tiny", tmp_path / "file" / "home", hub, HF_TOKEN=TOKEN),
     )
