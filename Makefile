@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help docs-run test-cluster serve test test-slow test-frontends test-llm model-sweep test-browser test-gpu frameworks check coverage attack fuzz bench image-test deploy-test differential soak mixed-soak proto wheel clean
+.PHONY: help network docs-run test-cluster serve test test-slow test-frontends test-llm model-sweep test-browser test-gpu frameworks check coverage attack fuzz bench image-test deploy-test differential soak mixed-soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ coverage: $(VENV)/.dev  ## run the tests, or those of TESTS=..., and report the 
 	$(BIN)/coverage run -m pytest $(TESTS)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
+
+network: $(VENV)/.dev  ## hosts with a network between them that loses everything: vanished clients, slow readers (as root, minutes)
+	$(BIN)/python -m pytest tests/network -v -rs
 
 attack: $(VENV)/.dev  ## attack live servers (or only NAMES=...): worst probe latency, peak memory, what is left
 	$(BIN)/python -m tests.attacks.run $(NAMES)

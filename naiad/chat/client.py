@@ -16,9 +16,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from naiad.perf.channels.sse import SseReader
+from naiad.transport.tcp_watch import expect_responses
 
 _CONNECT_TIMEOUT_S = 10.0
 _READ_TIMEOUT_S = 600.0
+"""A model may take so long for its first token. A server that is gone is noticed much earlier."""
 _PIECE_BYTES = 65_536
 
 
@@ -125,6 +127,7 @@ class ChatClient:
             raise ChatError(f"cannot connect to {self.url}: {error}") from error
         assert isinstance(connection.sock, socket.socket)
         connection.sock.settimeout(_READ_TIMEOUT_S)
+        expect_responses(connection.sock)
         return connection
 
     def _send(

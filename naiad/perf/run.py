@@ -24,6 +24,7 @@ from naiad.perf.channels.control import ControlError
 from naiad.perf.load import schedule
 from naiad.perf.load.driver import LoadDriver, LocalDriver
 from naiad.perf.load.level import Level, Mode
+from naiad.perf.load.load import STOP_LIMIT_S
 from naiad.perf.load.worker_driver import WorkerDriver
 from naiad.perf.measure import search
 from naiad.perf.measure.gpu_readings import MetricsPoller
@@ -41,6 +42,8 @@ from naiad.settings.option import OptionError
 
 NOT_STABLE = 2
 UNUSABLE = 99
+GIVEN_UP_STOP_S = 2.0
+"""Requests in flight get no more time from a server that has not responded for long."""
 
 
 class RunResult(msgspec.Struct):
@@ -84,7 +87,8 @@ async def measure_all(
     finally:
         if poller is not None:
             await poller.stop()
-        await driver.stop()
+        has_failed = bool(run.levels) and bool(run.levels[-1].error)
+        await driver.stop(GIVEN_UP_STOP_S if has_failed else STOP_LIMIT_S)
     run.levels = search.by_value(run.levels)
     return run
 

@@ -36,6 +36,16 @@ def keep_alive(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
 
 
+def expect_responses(sock: socket.socket | None) -> None:
+    """For a client that sends little and waits: its connection ends VANISHED_S after its server has
+    vanished, also when a request is still unacknowledged."""
+    if sock is not None:
+        keep_alive(sock)
+        with contextlib.suppress(OSError, AttributeError):
+            limit_ms = int(VANISHED_S * 1000)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
+
+
 def discard(transport: asyncio.WriteTransport) -> None:
     """Aborts, and has the system drop what is unsent: without that it tries for minutes to send it
     to a machine that is gone."""

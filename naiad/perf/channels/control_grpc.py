@@ -13,7 +13,11 @@ from naiad.pb import grpc_service_pb2 as pb
 from naiad.perf.channels.address import Address
 from naiad.perf.channels.call import Call
 from naiad.perf.channels.control import ControlError
-from naiad.perf.channels.control_http import LOAD_LIMIT_S, RESPONSE_LIMIT_S
+from naiad.perf.channels.control_http import (
+    LOAD_LIMIT_S,
+    RESPONSE_LIMIT_S,
+    STATISTICS_LIMIT_S,
+)
 from naiad.perf.channels.grpc_channel import GrpcChannel
 from naiad.perf.channels.grpc_connection import SharedConnection
 from naiad.perf.channels.grpc_head import request_block
@@ -118,6 +122,7 @@ class GrpcControl:
             "ModelStatistics",
             pb.ModelStatisticsRequest(name=model, version=version),
             pb.ModelStatisticsResponse,
+            limit_s=STATISTICS_LIMIT_S,
         )
         return [_statistics(entry) for entry in response.model_stats]
 

@@ -15,6 +15,8 @@ from naiad.perf.channels.http_channel import HttpChannel
 from naiad.perf.channels.http_request import request_bytes
 
 RESPONSE_LIMIT_S = 30.0
+STATISTICS_LIMIT_S = 5.0
+"""They are read after every window, and a measurement without them is still valid."""
 LOAD_LIMIT_S = 1800.0
 """Loading a large model takes minutes, and unloading waits for requests in flight."""
 
@@ -28,9 +30,15 @@ class HttpControl:
     ) -> None:
         self._address = address
         self._headers = headers
-        self._channel = HttpChannel(address, self, tls=tls, should_keep_body=True)
+        self._tls = tls
+        self._channel = self._make_channel()
+        self._call = Call(0, 0, 0)
+        """The latest request. What ends an earlier one, given up by now, is no response to it."""
         self._lock = asyncio.Lock()
         self._response: asyncio.Future[bytes] | None = None
+
+    def _make_channel(self) -> HttpChannel:
+        return HttpChannel(self._address, self, tls=self._tls, should_keep_body=True)
 
     # Listener.
 
@@ -39,7 +47,7 @@ class HttpControl:
 
     def on_end(self, call: Call, error: str | None, payload: Any, now_ns: int) -> None:
         response = self._response
-        if response is None or response.done():
+        if response is None or response.done() or call is not self._call:
             return
         if error is None:
             response.set_result(payload[1])
@@ -53,17 +61,20 @@ class HttpControl:
         async with self._lock:
             data = request_bytes(self._address, method, path, body, headers=self._headers)
             self._response = asyncio.get_running_loop().create_future()
-            self._channel.send(data, Call(0, 0, 0))
+            self._call = Call(0, 0, 0)
+            self._channel.send(data, self._call)
             try:
                 async with asyncio.timeout(limit_s):
                     return await self._response
             except TimeoutError:
+                self._channel.close()
+                self._channel = self._make_channel()
                 raise ControlError(
                     f"{self._address.authority} did not respond to {path} within {limit_s:g} s"
                 ) from None
 
-    async def get_json(self, path: str) -> Any:
-        body = await self.request("GET", path)
+    async def get_json(self, path: str, *, limit_s: float = RESPONSE_LIMIT_S) -> Any:
+        body = await self.request("GET", path, limit_s=limit_s)
         try:
             return json.loads(body)
         except ValueError:
@@ -86,7 +97,8 @@ class HttpControl:
         return dict(await self.get_json(f"{model_path(model, version)}/config"))
 
     async def model_statistics(self, model: str, version: str) -> list[dict[str, Any]]:
-        return list((await self.get_json(f"{model_path(model, version)}/stats"))["model_stats"])
+        path = f"{model_path(model, version)}/stats"
+        return list((await self.get_json(path, limit_s=STATISTICS_LIMIT_S))["model_stats"])
 
     async def model_names(self) -> list[str]:
         body = await self.request("POST", "/v2/repository/index", b'{"ready": true}')

@@ -30,6 +30,7 @@ from naiad.transport.http2.event import (
 from naiad.transport.http2.frame import ErrorCode
 from naiad.transport.http2.limits import Http2Limits
 from naiad.transport.http2.stream import Stream
+from naiad.transport.tcp_watch import expect_responses
 
 _JOIN_BYTES = 1 << 16
 # The server is under test, so its frames are not limited.
@@ -127,6 +128,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.set_write_buffer_limits(1 << 24)
+        expect_responses(transport.get_extra_info("socket"))
         self._transport = transport
         self.is_open = True
         self.flush()

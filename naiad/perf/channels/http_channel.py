@@ -18,6 +18,7 @@ from naiad.perf.channels.http_body import ResponseReader
 from naiad.perf.channels.http_head import BadResponseError, HeadCache, ResponseHead
 from naiad.perf.channels.sse import SseReader
 from naiad.perf.report.failure_text import http_failure, one_line
+from naiad.transport.tcp_watch import expect_responses
 
 _MAX_ERROR_BYTES = 1 << 16
 _WRITE_HIGH_BYTES = 1 << 26
@@ -104,6 +105,7 @@ class HttpChannel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         transport.set_write_buffer_limits(_WRITE_HIGH_BYTES)
+        expect_responses(transport.get_extra_info("socket"))
         self._transport = transport
         self._reader = ResponseReader(self._heads)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from naiad.perf.load.closed_loop import ClosedLoop
 from naiad.perf.load.level import Level
-from naiad.perf.load.load import Load, Share
+from naiad.perf.load.load import STOP_LIMIT_S, Load, Share
 from naiad.perf.load.open_loop import OpenLoop
 from naiad.perf.load.periodic_loop import PeriodicLoop, PeriodicSteps
 from naiad.perf.load.sequence_loop import SequenceLoop
@@ -42,7 +42,8 @@ class LoadDriver(Protocol):
 
     async def status(self) -> DriverStatus: ...
 
-    async def stop(self) -> None: ...
+    async def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
+        """Waits so long for requests in flight."""
 
 
 class DriverOptions(msgspec.Struct, frozen=True):
@@ -96,8 +97,8 @@ class LocalDriver:
             load.last_error,
         )
 
-    async def stop(self) -> None:
-        await self._load.stop()
+    async def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
+        await self._load.stop(limit_s)
         self._maker.close()
 
 

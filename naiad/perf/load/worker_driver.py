@@ -20,14 +20,14 @@ import uvloop
 from naiad.perf.channels.call import ConnectError
 from naiad.perf.load.driver import DriverOptions, DriverStatus, LocalDriver
 from naiad.perf.load.level import Level
-from naiad.perf.load.load import Share
+from naiad.perf.load.load import STOP_LIMIT_S, Share
 from naiad.perf.load.traffic import Traffic
 from naiad.perf.measure.recorder import Records, merge
 from naiad.perf.options import PerfOptions
 
 _LEAD_NS = 200_000_000
 """Time between the command to the children and the start of a schedule."""
-_STOP_LIMIT_S = 40.0
+_STOP_MARGIN_S = 10.0
 
 
 class WorkerDriver:
@@ -114,10 +114,10 @@ class WorkerDriver:
             next((status.last_error for status in statuses if status.last_error), ""),
         )
 
-    async def stop(self) -> None:
+    async def stop(self, limit_s: float = STOP_LIMIT_S) -> None:
         try:
-            async with asyncio.timeout(_STOP_LIMIT_S):
-                await self._command([("stop",)] * self._num_processes)
+            async with asyncio.timeout(limit_s + _STOP_MARGIN_S):
+                await self._command([("stop", limit_s)] * self._num_processes)
         except (ConnectError, TimeoutError):
             pass
         for pipe, process in zip(self._pipes, self._processes, strict=True):
@@ -180,6 +180,6 @@ async def _handle(driver: LocalDriver, command: tuple[Any, ...]) -> Any:
             return await driver.collect()
         case ("status",):
             return await driver.status(), driver.broken.is_set()
-        case ("stop",):
-            await driver.stop()
+        case ("stop", float() as limit_s):
+            await driver.stop(limit_s)
     return None

@@ -225,7 +225,8 @@ class Measurer:
     async def _close_window(self, start_ns: int, before: Snapshot | None) -> Window:
         records = await self._driver.collect()
         end_ns = time.monotonic_ns()
-        after = await self._read_statistics()
+        # Whoever answers no request does not tell its statistics either.
+        after = await self._read_statistics() if len(records) else None
         server = self._statistics.delta(before, after) if self._statistics is not None else None
         return Window(
             start_ns,
@@ -276,7 +277,9 @@ class Measurer:
         self, level: Level, windows: list[Window], verdict: Verdict, error: str
     ) -> LevelResult:
         """Summarizes the last three windows, like perf_analyzer."""
-        counted = windows[-NUM_WINDOWS:]
+        # A window in which the server was silent says nothing about the time before.
+        measured = [window for window in windows if len(window.records)] if error else []
+        counted = (measured or windows)[-NUM_WINDOWS:]
         has_any = any(len(window.records) or window.records.failures for window in counted)
         return LevelResult(
             level, summarize(counted, self._plan) if has_any else None, verdict, windows, error

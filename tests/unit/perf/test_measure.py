@@ -124,7 +124,7 @@ class ScriptedDriver:
         self._num_ended += bool(len(self._script[0]) or self._script[0].failures)
         return DriverStatus(0, 0, self._num_ended, 0, True)
 
-    async def stop(self) -> None: ...
+    async def stop(self, limit_s: float = 30.0) -> None: ...
 
 
 class Watch:
@@ -189,6 +189,14 @@ async def test_a_server_that_hangs_ends_the_level() -> None:
     assert "no response within" in result.error
     assert result.summary is None
     assert watch.seen == ["begin", "window 1", "end"]
+
+
+async def test_silence_before_giving_up_is_not_in_the_figures() -> None:
+    result, _, _ = await measure(
+        [records([10.0]), records([])], Pace(interval_s=0.001, hang_s=0.01)
+    )
+    assert "no response within" in result.error
+    assert result.summary == summarize(result.windows[:1], WindowPlan())
 
 
 async def test_a_window_lasts_until_the_first_response() -> None:
