@@ -1,4 +1,4 @@
-"""Targets in this process: configs as text and as JSON."""
+"""Targets in this process: configs as text and as JSON, forms and flat objects."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from naiad.core.datatype import DATATYPES
+from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.errors import NaiadError
 from naiad.pb.model_config_pb2 import DESCRIPTOR, ModelConfig
+from naiad.protocol.v2 import form as form_codec
+from naiad.protocol.v2.flat import FlatConversion, parse_large
 from naiad.repository.config.autocomplete import fill_backend, fill_defaults, fill_instance_groups
 from naiad.repository.config.config_json import config_to_json
 from naiad.repository.config.config_override import parse_override
@@ -72,3 +76,37 @@ def use(config: ModelConfig) -> None:
     for problem in validate_config(config):
         assert problem.sentence()
     config_to_json(config)
+
+
+_INPUTS = [
+    TensorSpec("image", "BYTES", [1], [-1, 1]),
+    TensorSpec("threshold", "FP32", [1], [-1, 1]),
+    TensorSpec("pixels", "UINT8", [-1, 4], [-1, -1, 4]),
+]
+SPEC = ModelSpec("m", 1, [1], "", 8, {tensor.name: tensor for tensor in _INPUTS}, {})
+FORM_TOKENS = (
+    b"--b", b"--b--", b"\r\n", b"\r\n\r\n", b"Content-Disposition: form-data; ", b'name="image"',
+    b'name="threshold"', b"0.5", b'filename="a"', b"Content-Transfer-Encoding: base64", b"%22",
+)  # fmt: skip
+FLAT_TOKENS = (b'{"pixels":', b"[[1,2,3,4]", b"],[", b"null", b'"image":', b'"', b"\\", b"1e99")
+
+
+@target(tokens=FORM_TOKENS)
+def form(data: bytes) -> None:
+    with contextlib.suppress(NaiadError):
+        request = form_codec.decode_request(
+            data, b"multipart/form-data; boundary=b", SPEC, "", 1 << 20
+        )
+        assert all(tensor.name in SPEC.inputs for tensor in request.inputs)
+
+
+@target(tokens=FLAT_TOKENS, mutate=mutated_json)
+def flat(data: bytes) -> None:
+    with contextlib.suppress(NaiadError):
+        document, large = parse_large(data, SPEC, 1 << 20)
+        if isinstance(document, dict):
+            request = FlatConversion(SPEC, 1 << 20, large).request(document, "")
+            for tensor in request.inputs:
+                if tensor.datatype != "BYTES":
+                    size = DATATYPES[tensor.datatype].byte_size
+                    assert len(tensor.data) == tensor.element_count() * size

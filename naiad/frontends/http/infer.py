@@ -3,8 +3,9 @@
 An InferRoute is built once per distinct request head and holds everything that follows from the
 head; `handle` is the hot part of the full path. A request whose like may come again also sets up
 the fast path (naiad.fastpath) for the next request of its connection.
-Beyond Triton: a flat JSON object that names an input of the model is handled as by /generate; the
-response has `request_id` if the request has that in place of `id`.
+Beyond Triton: a flat JSON object that names an input of the model (naiad.protocol.v2.flat), and a
+form or a file (naiad.protocol.v2.form), get one flat JSON object in response. It has `request_id`
+if the request has that in place of `id`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from naiad.core.memory_budget import SMALL_BYTES
 from naiad.core.model_spec import ModelSpec
 from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.tensor import Allocate, Buffer, has_larger, move_data, move_larger
-from naiad.errors import NaiadError, internal, invalid_arg, unsupported
+from naiad.errors import Code, NaiadError, internal, invalid_arg, oversize_body, unsupported
 from naiad.fastpath.http_connection import HttpFastPath, may_repeat
 from naiad.fastpath.http_plan import HttpPlan, RequestLayout
 from naiad.fastpath.http_plans import HttpPlans
@@ -37,7 +38,9 @@ from naiad.frontends.side_thread import (
 )
 from naiad.frontends.submit import submit
 from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, decompress
-from naiad.protocol.v2 import generate, json_codec, raw_request
+from naiad.protocol.v2 import form, json_codec, raw_request
+from naiad.protocol.v2.flat import FlatConversion, may_be_flat
+from naiad.protocol.v2.flat import parse_large as parse_large_flat
 from naiad.protocol.v2.json_checked import MissingInputsError
 from naiad.protocol.v2.json_split import parse_large
 from naiad.protocol.v2.output_format import OutputFormats
@@ -53,6 +56,7 @@ _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 _MAX_INLINE_DECOMPRESS_BYTES = 1024
 """At most a megabyte unpacked."""
 _LENGTH_HEADER = "Inference-Header-Content-Length"
+_LENGTH_KEY = _LENGTH_HEADER.lower().encode()
 _INTEGER = re.compile(rb"[+-]?[0-9]{1,20}")
 _ALIGNMENT = 64
 
@@ -63,13 +67,24 @@ class _Decoded(NamedTuple):
     plan: HttpPlan | None = None
 
 
+class _Flat(NamedTuple):
+    """A request whose response is flat."""
+
+    request: InferRequest
+    identity: dict[str, object] | None = None
+    """How the request named its id, if not by `id`."""
+
+
 class InferRoute:
     __slots__ = (
         "_content_encoding",
+        "_content_type",
         "_core",
         "_forward",
         "_forward_error",
         "_header_length",
+        "_is_file",
+        "_is_page",
         "_layout",
         "_length_error",
         "_max_bytes",
@@ -114,6 +129,13 @@ class InferRoute:
         encoding = head.headers.get(b"content-encoding", b"").decode("latin-1")
         self._content_encoding = encoding or IDENTITY
         self._response_encoding = choose_encoding(head.headers.get(b"accept-encoding", b""))
+        self._content_type = head.headers.get(b"content-type", b"")
+        # With a length of the JSON, all is Triton's.
+        self._is_file: bool | None = (
+            False if _LENGTH_KEY in head.headers else form.is_file_type(self._content_type)
+        )
+        """The body is a form or a file. None if its first byte tells."""
+        self._is_page = b"origin" in head.headers or b"sec-fetch-site" in head.headers
         try:
             self._header_length = _header_length(head)
         except NaiadError as error:
@@ -147,6 +169,9 @@ class InferRoute:
         try:
             model = self._core.model(self._model_name, self._model_version)
             spec = model.spec
+            if self._is_file is not False and self._is_file_body(body):
+                self._infer_file(exchange, body, model)
+                return
             if spec.is_decoupled:
                 self._infer_decoupled(exchange, body, spec)
                 return
@@ -205,6 +230,14 @@ class InferRoute:
         except NaiadError as error:
             respond_error(exchange, error)
 
+    def _run_flat(self, exchange: Exchange, decoded: _Flat) -> None:
+        if exchange.is_disconnected:
+            return
+        try:
+            SingleGeneration(exchange, identity=decoded.identity).run(self._core, decoded.request)
+        except NaiadError as error:
+            respond_error(exchange, error)
+
     def _hold_tensors(self, exchange: Exchange, num_body_bytes: int, request: InferRequest) -> None:
         """Counts the tensors of a large JSON body, which are copies, and drops the body, because
         nothing needs it any more. Raises NaiadError."""
@@ -233,17 +266,22 @@ class InferRoute:
         )
 
     def _submit_aside(
-        self, exchange: Exchange, num_body_bytes: int, model: Model, decoded: _Decoded
+        self, exchange: Exchange, num_body_bytes: int, model: Model, decoded: _Decoded | _Flat
     ) -> None:
         try:
             self._hold_tensors(exchange, num_body_bytes, decoded.request)
         except NaiadError as error:
             respond_error(exchange, error)
         else:
-            self._submit(exchange, decoded, model)
+            if isinstance(decoded, _Flat):
+                self._run_flat(exchange, decoded)
+            else:
+                self._submit(exchange, decoded, model)
 
-    def _decode_slowly(self, body: Buffer, spec: ModelSpec, allocate: Allocate) -> _Decoded:
+    def _decode_slowly(self, body: Buffer, spec: ModelSpec, allocate: Allocate) -> _Decoded | _Flat:
         """Runs in the side thread. Raises NaiadError."""
+        if self._header_length is None and len(body) > INLINE_JSON_BYTES and may_be_flat(body):
+            return self._decode_large_flat(body, spec, allocate)
         if self._text_bytes(body) <= INLINE_JSON_BYTES:
             decoded = json_codec.decode_request(
                 body, self._header_length, self._model_name, self._model_version, self._max_bytes
@@ -258,15 +296,56 @@ class InferRoute:
                 self._max_json_bytes,
                 allocate,
             )
-        self._add_forwarded(decoded.request)
-        check_strings(decoded.request, spec.name)
-        for tensor in decoded.request.inputs:
-            if isinstance(tensor.data, bytearray):
-                move_data(tensor, allocate)
+        self._finish_aside(decoded.request, spec, allocate)
         return _Decoded(decoded.request, decoded.formats)
 
+    def _decode_large_flat(self, body: Buffer, spec: ModelSpec, allocate: Allocate) -> _Flat:
+        """Runs in the side thread. Raises NaiadError."""
+        if len(body) > self._max_bytes:
+            raise oversize_body(len(body), self._max_bytes)
+        document, large = parse_large_flat(body, spec, self._max_json_bytes, allocate)
+        decoded = self._flat_request(
+            MissingInputsError(document), spec, FlatConversion(spec, self._max_bytes, large)
+        )
+        self._finish_aside(decoded.request, spec, allocate)
+        return decoded
+
+    def _finish_aside(self, request: InferRequest, spec: ModelSpec, allocate: Allocate) -> None:
+        self._add_forwarded(request)
+        check_strings(request, spec.name)
+        for tensor in request.inputs:
+            if isinstance(tensor.data, bytearray):
+                move_data(tensor, allocate)
+
+    # Forms and files.
+
+    def _is_file_body(self, body: Buffer) -> bool:
+        return self._is_file is True or not form.begins_as_object(body)
+
+    def _infer_file(self, exchange: Exchange, body: Buffer, model: Model) -> None:
+        if self._is_page:
+            raise NaiadError(Code.PERMISSION_DENIED, "pages must send JSON")
+        if len(body) > INLINE_PLAIN_BYTES:
+            self._side_thread.run(
+                partial(self._decode_file, body, model.spec, self._allocate()),
+                partial(self._submit_aside, exchange, len(body), model),
+                partial(self._fail_aside, exchange, model.spec),
+            )
+        else:
+            self._run_flat(exchange, self._decode_file(body, model.spec, None))
+
+    def _decode_file(self, body: Buffer, spec: ModelSpec, allocate: Allocate | None) -> _Flat:
+        """Runs in the side thread, with `allocate`, unless the body is small. Raises NaiadError."""
+        request = form.decode_request(
+            body, self._content_type, spec, self._model_version, self._max_bytes
+        )
+        self._add_forwarded(request)
+        if allocate is not None:
+            move_larger(request.inputs, SMALL_BYTES, allocate)
+        return _Flat(request)
+
     def _fail_aside(self, exchange: Exchange, spec: ModelSpec, error: Exception) -> None:
-        if isinstance(error, MissingInputsError):
+        if isinstance(error, MissingInputsError) and isinstance(error.document, dict):
             self._infer_flat(exchange, error, spec)
         else:
             respond_error(exchange, client_error(error, "a request could not be decoded"))
@@ -354,16 +433,19 @@ class InferRoute:
             self._infer_document(exchange, parse(body), spec)
             return
         self._side_thread.run(
-            partial(parse_large, body, self._max_json_bytes),
-            partial(self._infer_document_aside, exchange, spec),
+            partial(self._decode_decoupled, body, spec, self._allocate()),
+            partial(self._run_flat, exchange),
             partial(self._fail_aside, exchange, spec),
         )
 
-    def _infer_document_aside(self, exchange: Exchange, spec: ModelSpec, document: object) -> None:
-        try:
-            self._infer_document(exchange, document, spec)
-        except NaiadError as error:
-            respond_error(exchange, error)
+    def _decode_decoupled(self, body: Buffer, spec: ModelSpec, allocate: Allocate) -> _Flat:
+        """Runs in the side thread. Raises NaiadError."""
+        if may_be_flat(body):
+            return self._decode_large_flat(body, spec, allocate)
+        document = parse_large(body, self._max_json_bytes)
+        if not isinstance(document, dict) or "inputs" in document:
+            raise _no_decoupled()
+        raise MissingInputsError(document)
 
     def _infer_document(self, exchange: Exchange, document: object, spec: ModelSpec) -> None:
         if isinstance(document, dict) and "inputs" not in document:
@@ -372,25 +454,29 @@ class InferRoute:
         raise _no_decoupled()
 
     def _infer_flat(self, exchange: Exchange, error: MissingInputsError, spec: ModelSpec) -> None:
-        document = error.document
-        if not isinstance(document, dict):
-            respond_error(exchange, error)
-            return
-        identity: dict[str, object] | None = None
         try:
-            if not any(key in spec.inputs for key in document):
-                raise _no_input(error, document, spec)
-            request_id = None if "request_id" in spec.inputs else document.pop("request_id", None)
-            if isinstance(request_id, (str, int)) and "id" not in document:
-                document["id"] = str(request_id)
-                identity = {"request_id": request_id}
-            request = generate.request_from_document(
-                document, spec, self._model_version, self._max_bytes
-            )
-            self._add_forwarded(request)
-            SingleGeneration(exchange, identity=identity).run(self._core, request)
+            decoded = self._flat_request(error, spec, FlatConversion(spec, self._max_bytes))
+            self._add_forwarded(decoded.request)
         except NaiadError as fault:
             respond_error(exchange, fault)
+        else:
+            self._run_flat(exchange, decoded)
+
+    def _flat_request(
+        self, error: MissingInputsError, spec: ModelSpec, conversion: FlatConversion
+    ) -> _Flat:
+        """Raises NaiadError."""
+        document = error.document
+        if not isinstance(document, dict):
+            raise error
+        if not any(key in spec.inputs for key in document):
+            raise _no_input(error, document, spec)
+        identity: dict[str, object] | None = None
+        request_id = None if "request_id" in spec.inputs else document.pop("request_id", None)
+        if isinstance(request_id, (str, int)) and "id" not in document:
+            document["id"] = str(request_id)
+            identity = {"request_id": request_id}
+        return _Flat(conversion.request(document, self._model_version), identity)
 
     # Compressed bodies.
 
@@ -465,7 +551,7 @@ def _no_input(
 
 def _header_length(head: Head) -> int | None:
     """Raises NaiadError."""
-    text = head.headers.get(_LENGTH_HEADER.lower().encode())
+    text = head.headers.get(_LENGTH_KEY)
     if text is None:
         return None
     if _INTEGER.fullmatch(text) is None:

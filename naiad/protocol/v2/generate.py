@@ -43,18 +43,7 @@ def decode_request(
 def request_from_document(
     document: dict[str, Any], spec: ModelSpec, model_version: str, max_bytes: int
 ) -> InferRequest:
-    conversion = _Conversion(spec, max_bytes)
-    request_id = ""
-    for key, value in document.items():
-        if key == _NESTED:
-            conversion.read_nested(value)
-        elif key == "id" and key not in spec.inputs:
-            request_id = as_string(value, key)
-        else:
-            conversion.read(key, value)
-    return InferRequest(
-        spec.name, conversion.inputs, model_version, request_id, parameters=conversion.parameters
-    )
+    return Conversion(spec, max_bytes).request(document, model_version)
 
 
 def _check_repeated(body: bytes, document: dict[str, Any], spec: ModelSpec) -> None:
@@ -82,13 +71,29 @@ def _repeated(name: str) -> NaiadError:
     return invalid_arg(f"[request id: <id_unknown>] input '{name}' already exists in request")
 
 
-class _Conversion:
+class Conversion:
+    """From the members of a document to the tensors and parameters of a request."""
+
     def __init__(self, spec: ModelSpec, max_bytes: int) -> None:
         self.inputs: list[Tensor] = []
         self.parameters: dict[str, ParameterValue] = {}
         self._spec = spec
         self._max_bytes = max_bytes
         self._num_bytes = 0
+
+    def request(self, document: dict[str, Any], model_version: str) -> InferRequest:
+        """Raises NaiadError."""
+        request_id = ""
+        for key, value in document.items():
+            if key == _NESTED:
+                self.read_nested(value)
+            elif key == "id" and key not in self._spec.inputs:
+                request_id = as_string(value, key)
+            else:
+                self.read(key, value)
+        return InferRequest(
+            self._spec.name, self.inputs, model_version, request_id, parameters=self.parameters
+        )
 
     def read_nested(self, value: Any) -> None:
         if _NESTED in self._spec.inputs:
@@ -112,23 +117,23 @@ class _Conversion:
             return
         if any(key == given.name for given in self.inputs):
             raise _repeated(key)
-        self.inputs.append(self._tensor(tensor, value))
+        self.inputs.append(self.tensor(tensor, value))
 
-    def _tensor(self, tensor: TensorSpec, value: Any) -> Tensor:
+    def tensor(self, tensor: TensorSpec, value: Any) -> Tensor:
         """Checks the size before the shape and the data, as Triton does."""
         # Only the outermost list counts, as in Triton.
         count = len(value) if isinstance(value, list) else 1
         if tensor.datatype == "BYTES":
             data = pack_values(value, "BYTES", count, tensor.name)
-            self._count_bytes(tensor.name, len(data))
-            shape = self._shape(tensor, count)
+            self.count_bytes(tensor.name, len(data))
+            shape = self.shape(tensor, count)
         else:
-            self._count_bytes(tensor.name, count * DATATYPES[tensor.datatype].byte_size)
-            shape = self._shape(tensor, count)
+            self.count_bytes(tensor.name, count * DATATYPES[tensor.datatype].byte_size)
+            shape = self.shape(tensor, count)
             data = pack_values(value, tensor.datatype, count, tensor.name) if count else b""
         return Tensor(tensor.name, tensor.datatype, shape, data)
 
-    def _count_bytes(self, name: str, num_bytes: int) -> None:
+    def count_bytes(self, name: str, num_bytes: int) -> None:
         if self._num_bytes + num_bytes > self._max_bytes:
             raise invalid_arg(
                 f"request size of {self._num_bytes} bytes with input '{name}' of size "
@@ -137,7 +142,7 @@ class _Conversion:
             )
         self._num_bytes += num_bytes
 
-    def _shape(self, tensor: TensorSpec, count: int) -> list[int]:
+    def shape(self, tensor: TensorSpec, count: int) -> list[int]:
         return _shape(tensor, count, is_batched=self._spec.max_batch_size > 0)
 
 

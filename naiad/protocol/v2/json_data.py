@@ -68,11 +68,11 @@ class LargeData(msgspec.Struct, frozen=True):
     def pack(self, data: list[Any], datatype: str, count: int, name: str) -> Buffer | None:
         """`data` is parsed. Returns None when it is not a mark. Raises NaiadError."""
         span = self.split.span(data)
-        return (
-            None
-            if span is None
-            else pack_span(self.text, span, datatype, count, name, self.allocate)
-        )
+        return None if span is None else self.pack_span(span, datatype, count, name)
+
+    def pack_span(self, span: Span, datatype: str, count: int, name: str) -> Buffer:
+        """Raises NaiadError."""
+        return pack_span(self.text, span, datatype, count, name, self.allocate)
 
 
 def pack_span(

@@ -9,8 +9,10 @@ Rule: everything happens in slices, so that a thread which does this never holds
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -35,6 +37,8 @@ text."""
 _MIN_DATA_BYTES: Final = 4096
 _DATA_DEPTH: Final = 4
 """{"inputs": [{"data": [: the list is the fourth bracket."""
+_FLAT_DEPTH: Final = 2
+"""{"image": [: the list is the second bracket."""
 _DATA_KEY = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\Z')
 _KEY_BYTES: Final = 256
 
@@ -82,7 +86,14 @@ class Split(msgspec.Struct, frozen=True):
 def split_data(text: Buffer, max_rest_bytes: int = MAX_REST_BYTES) -> Split:
     """Raises NaiadError when what is not tensor data is too large, and for brackets that do not
     match."""
-    return _Splitter(text, max_rest_bytes).run()
+    return _Splitter(text, max_rest_bytes, _DATA_DEPTH, _DATA_KEY).run()
+
+
+def split_flat(text: Buffer, names: Iterable[str], max_rest_bytes: int) -> Split:
+    """Splits a flat object, whose tensor data are the lists under `names`. Raises NaiadError."""
+    keys = b"|".join(re.escape(json.dumps(name, ensure_ascii=False).encode()) for name in names)
+    key = re.compile(b"(?:%b)[ \\t\\r\\n]*:[ \\t\\r\\n]*\\Z" % keys)
+    return _Splitter(text, max_rest_bytes, _FLAT_DEPTH, key).run()
 
 
 def check_size(text: Buffer, max_bytes: int = MAX_REST_BYTES, max_depth: int | None = None) -> None:
@@ -138,7 +149,12 @@ def _too_large(max_bytes: int) -> NaiadError:
 
 
 class _Splitter:
-    def __init__(self, text: Buffer, max_rest_bytes: int) -> None:
+    def __init__(
+        self, text: Buffer, max_rest_bytes: int, depth: int, key: re.Pattern[bytes]
+    ) -> None:
+        """`depth` is that of a list of tensor data, `key` what stands before it."""
+        self._depth = depth
+        self._key = key
         self._text = memoryview(text)
         self._max_rest_bytes = max_rest_bytes
         self._nonce = secrets.token_hex(16)
@@ -169,8 +185,8 @@ class _Splitter:
                     "The document root must not be followed by other values.",
                     start + int(np.argmax(depths < 0)),
                 )
-            opens = np.flatnonzero((depths == _DATA_DEPTH) & (steps == 1))
-            closes = np.flatnonzero((depths == _DATA_DEPTH - 1) & (steps == -1))
+            opens = np.flatnonzero((depths == self._depth) & (steps == 1))
+            closes = np.flatnonzero((depths == self._depth - 1) & (steps == -1))
             self._find_spans(start, opens, closes, depths)
             if self._open < 0 and not _IS_INK[part].any() and not mask.is_inside:
                 # A slice of blanks is left out, all but one, so that none of them counts.
@@ -212,7 +228,7 @@ class _Splitter:
 
     def _is_data(self, start: int) -> bool:
         before = bytes(self._text[max(0, start - _KEY_BYTES) : start])
-        return self._text[start] == 0x5B and _DATA_KEY.search(before) is not None
+        return self._text[start] == 0x5B and self._key.search(before) is not None
 
     def _cut(self, start: int, end: int, depth: int) -> None:
         is_list = self._text[end - 1] == 0x5D and self._is_data(start)
@@ -221,7 +237,7 @@ class _Splitter:
         self._keep(start)
         self._parts.append(b'["%b:%d"]' % (self._nonce.encode(), len(self._spans)))
         self._rest_bytes += len(self._parts[-1])
-        self._spans.append(Span(start, end, depth - _DATA_DEPTH + 1))
+        self._spans.append(Span(start, end, depth - self._depth + 1))
         self._kept_from = end
 
     def _keep(self, end: int) -> None:
