@@ -18,7 +18,12 @@ from naiad.errors import NaiadError, invalid_arg
 from naiad.frontends.core import Inference
 from naiad.frontends.http.load_report import FORMAT_HEADER, Gauges, load_report
 from naiad.frontends.http.response import STATUS, error_headers, respond_error, respond_json
-from naiad.frontends.side_thread import INLINE_PLAIN_BYTES, SideThread, client_error
+from naiad.frontends.side_thread import (
+    INLINE_PLAIN_BYTES,
+    INLINE_VALUE_BYTES,
+    SideThread,
+    client_error,
+)
 from naiad.frontends.submit import submit
 from naiad.protocol.v2 import generate
 from naiad.protocol.v2.json_codec import encode_error
@@ -64,7 +69,7 @@ class GenerateRoute:
         generation = (
             StreamedGeneration(exchange, report)
             if self._is_stream
-            else SingleGeneration(exchange, report)
+            else SingleGeneration(exchange, self._side_thread, report)
         )
         try:
             spec = self._core.model(self._model_name, self._model_version).spec
@@ -128,11 +133,13 @@ class SingleGeneration:
     def __init__(
         self,
         exchange: Exchange,
+        side_thread: SideThread,
         report: Callable[[], bytes] | None = None,
         identity: Mapping[str, object] | None = None,
     ) -> None:
         """`identity` is how the request named its id, if not by `id`."""
         self._exchange = exchange
+        self._side_thread = side_thread
         self._report = report
         self._identity = identity
         self._stream: ResponseStream | None = None
@@ -168,6 +175,13 @@ class SingleGeneration:
             # request's memory until the garbage collector runs.
             self._fail(response.error)
             return
+        if generate.is_large_response(response, INLINE_VALUE_BYTES):
+            self._side_thread.run(
+                partial(generate.encode_large_response, response, self._identity),
+                self._send_parts,
+                lambda error: self._fail(client_error(error, "a response could not be encoded")),
+            )
+            return
         try:
             body = generate.encode_response(response, self._identity)
         except NaiadError as error:
@@ -177,6 +191,10 @@ class SingleGeneration:
                 respond_json(self._exchange, body)
             else:
                 self._exchange.respond(200, JSON_TYPE + self._report(), body)
+
+    def _send_parts(self, parts: list[Buffer]) -> None:
+        headers = JSON_TYPE if self._report is None else JSON_TYPE + self._report()
+        self._exchange.respond_parts(200, headers, parts, sum(map(len, parts)))
 
     def _fail(self, error: NaiadError) -> None:
         respond_error(self._exchange, error, b"" if self._report is None else self._report())

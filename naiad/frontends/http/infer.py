@@ -234,7 +234,9 @@ class InferRoute:
         if exchange.is_disconnected:
             return
         try:
-            SingleGeneration(exchange, identity=decoded.identity).run(self._core, decoded.request)
+            SingleGeneration(exchange, self._side_thread, identity=decoded.identity).run(
+                self._core, decoded.request
+            )
         except NaiadError as error:
             respond_error(exchange, error)
 

@@ -188,9 +188,10 @@ def _read_values(tensor: TensorSpec, given: list[bytes]) -> Any:
     values = [_value(value.decode("utf-8", "replace").strip()) for value in given]
     for value, text in zip(values, given, strict=True):
         if value is None or isinstance(value, (str, dict)):
-            shown = text[:40].decode("utf-8", "replace")
+            is_short = len(text) <= 40 and text.isascii() and text.decode().isprintable()
+            shown = f"'{text.decode()}'" if is_short else f"{len(text)} bytes"
             raise invalid_arg(
-                f"input '{tensor.name}' of type {tensor.datatype} cannot be '{shown}': a value of "
+                f"input '{tensor.name}' of type {tensor.datatype} cannot be {shown}: a value of "
                 "a form is a number, true, false, or a JSON list of them"
             )
     return values[0] if len(values) == 1 else values

@@ -20,8 +20,8 @@ from naiad.core.response import InferResponse
 from naiad.core.tensor import Buffer, Tensor
 from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.protocol.v2.json_access import as_string, mismatch
-from naiad.protocol.v2.json_codec import encode_slowly
-from naiad.protocol.v2.json_tensor import json_values, pack_values
+from naiad.protocol.v2.json_codec import encode_slowly, value_parts
+from naiad.protocol.v2.json_tensor import check_json_format, json_values, pack_values
 from naiad.protocol.v2.request_parameters import JSON_PARAMETERS
 from naiad.protocol.v2.triton_json import parse
 
@@ -186,6 +186,31 @@ def encode_response(response: InferResponse, identity: Mapping[str, Any] | None 
         values = json_values(tensor)
         members[tensor.name] = values[0] if len(values) == 1 else values
     return _encode(members)
+
+
+def is_large_response(response: InferResponse, max_bytes: int) -> bool:
+    return sum(len(tensor.data) for tensor in response.outputs) > max_bytes
+
+
+def encode_large_response(
+    response: InferResponse, identity: Mapping[str, Any] | None = None
+) -> list[Buffer]:
+    """Equal to `encode_response`, in parts. It is made for a thread: no step holds the interpreter
+    lock for long. Raises NaiadError."""
+    outline = InferResponse(
+        response.model_name, response.model_version, response.id, [], response.parameters
+    )
+    parts: list[Buffer] = [encode_response(outline, identity)[:-1]]
+    for tensor in response.outputs:
+        check_json_format(tensor)
+        values = list(value_parts(tensor))
+        name = _encode({tensor.name: 0})[1:-2]
+        if tensor.element_count() == 1:
+            parts += (b",", name, *values)
+        else:
+            parts += (b",", name, b"[", *values, b"]")
+    parts.append(b"}")
+    return parts
 
 
 def encode_event(data: bytes) -> bytes:

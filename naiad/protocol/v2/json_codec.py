@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Annotated, Any, NamedTuple
 
@@ -408,23 +408,29 @@ def encode_large_response(
     texts = bytes(outline.parts[0]).split(b'"%b"' % _LEFT_OUT.encode())
     parts: list[Buffer] = [texts[0]]
     for tensor, text in zip(tensors, texts[1:], strict=True):
-        separator = b"["
-        for values in json_value_pieces(tensor):
-            parts.append(separator)
-            if isinstance(values, LongText):
-                # Each part has the quotes of a string.
-                texts_of = [_encode_values([part])[1:-1] for part in values.parts()]
-                parts += (b'"', *texts_of, b'"')
-            else:
-                parts.append(_encode_values(values))
-            separator = b","
-        parts += (b"[]" if separator == b"[" else b"]", text)
+        parts += (b"[", *value_parts(tensor), b"]", text)
     length = sum(map(len, parts))
     binary = outline.parts[1:]
     size = length + sum(map(len, binary))
     if not outline.header_length:
         return EncodedResponse(JSON_HEADERS, parts, size, 0)
     return EncodedResponse(_binary_headers(length), [*parts, *binary], size, length)
+
+
+def value_parts(tensor: Tensor) -> Iterator[bytes]:
+    """The JSON of the values of a tensor, without brackets around them, in parts."""
+    separator = b""
+    for values in json_value_pieces(tensor):
+        yield separator
+        if isinstance(values, LongText):
+            # Each part has the quotes of a string.
+            yield b'"'
+            for part in values.parts():
+                yield _encode_values([part])[1:-1]
+            yield b'"'
+        else:
+            yield _encode_values(values)
+        separator = b","
 
 
 def _encode_values(values: Sequence[Any]) -> bytes:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from naiad.core.model_spec import ModelSpec, TensorSpec
 from naiad.core.request import InferRequest
+from naiad.core.response import InferResponse
+from naiad.core.tensor import tensor_from_numpy
 from naiad.errors import NaiadError
-from naiad.protocol.v2 import json_split
+from naiad.protocol.v2 import generate, json_split
 from naiad.protocol.v2.flat import FlatConversion, may_be_flat, parse_large
 
 
@@ -77,3 +79,24 @@ def test_a_body_with_inputs_is_not_flat() -> None:
     assert may_be_flat(b'{"a": [' + b"1," * 100_000 + b"1]}")
     for padding in range(131_060, 131_080):
         assert not may_be_flat(b" " * padding + b'{"inputs": []}')
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"A": np.arange(40_000, dtype=np.float32).reshape(2, -1)},
+        {"A": np.array([[b"x" * 3_000_000]], object), "B": np.array([7], np.int8)},
+        {"A": np.array([b'"\xff\x00', b"", "\u00e9".encode()], object)},
+        {"A": np.array([np.nan, np.inf, 1.5], np.float64), "B": np.zeros((0, 3), np.int32)},
+        {'a "b"': np.array(True), "C": np.array([[True, False]])},
+    ],
+)
+@pytest.mark.parametrize("identity", [None, {"request_id": 7}])
+def test_a_large_response_is_written_as_a_small_one(
+    arrays: dict[str, Any], identity: dict[str, Any] | None
+) -> None:
+    outputs = [tensor_from_numpy(name, array) for name, array in arrays.items()]
+    response = InferResponse("m", "1", "id", outputs, {"x": 1})
+    assert b"".join(generate.encode_large_response(response, identity)) == bytes(
+        generate.encode_response(response, identity)
+    )
