@@ -15,7 +15,7 @@ from naiad import __version__
 from naiad.frontends.core import Core
 from naiad.frontends.http.response import respond_empty, respond_json
 from naiad.frontends.http.routes import Entry, Names, simple
-from naiad.frontends.metrics import respond
+from naiad.frontends.metrics import respond, send
 from naiad.keys.api_class import HEALTH, METADATA, METRICS
 from naiad.transport.http1.exchange import Exchange
 
@@ -47,5 +47,4 @@ class GatewayRoutes:
 
     def _metrics(self, exchange: Exchange, _names: Names) -> None:
         assert self._render_metrics is not None
-        page = respond("GET", b"/metrics", self._render_metrics)
-        exchange.respond(page.status, f"Content-Type: {page.content_type}\r\n".encode(), page.body)
+        send(exchange, respond("GET", b"/metrics", self._render_metrics))

@@ -119,7 +119,8 @@ class RouteTable:
             if match is None:
                 continue
             if entry.method != method:
-                allowed.append(entry.method)
+                if entry.api != UNCLASSIFIED:  # those have an error for every method
+                    allowed.append(entry.method)
                 continue
             names = {name: _decode(value) for name, value in match.groupdict().items()}
             return self._guarded(head, entry, names)

@@ -92,14 +92,14 @@ class OpenAiRoutes:
         """The last entries match every other path under /v1, so that those errors have OpenAI's
         shape too."""
         known = self._known_entries()
-        patterns = {entry.pattern for entry in known}
 
         def build(head: Head, names: Names) -> Route:
             path = head.path.decode("latin-1")
-            is_known = any(re.fullmatch(pattern, path) for pattern in patterns)
-            reason = "Not allowed to" if is_known else "Invalid URL:"
-            error = OpenAiError(405 if is_known else 404, f"{reason} {head.method} {path}")
-            return Route(lambda exchange: respond_openai_error(exchange, error))
+            allowed = {entry.method for entry in known if re.fullmatch(entry.pattern, path)}
+            reason = "Not allowed to" if allowed else "Invalid URL:"
+            error = OpenAiError(405 if allowed else 404, f"{reason} {head.method} {path}")
+            headers = b"Allow: %b\r\n" % ", ".join(sorted(allowed)).encode() if allowed else b""
+            return Route(lambda exchange: respond_openai_error(exchange, error, headers))
 
         return [
             *known,

@@ -126,6 +126,9 @@ class _Collector:
         self.is_complete = True
 
 
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
+
+
 def parse_head(data: bytes, limits: Http1Limits) -> Head:
     """`data` ends with the first empty line. Raises HeadError."""
     _check_line_lengths(data, limits)
@@ -142,6 +145,8 @@ def parse_head(data: bytes, limits: Http1Limits) -> Head:
         raise HeadError(400, "malformed request") from None
     except httptools.HttpParserError as error:
         raise HeadError(400, f"malformed request: {error}") from None
+    if data.startswith(HTTP2_PREFACE):
+        raise HeadError(400, "this port speaks HTTP/1.1; gRPC, over HTTP/2, has a port of its own")
     if not collector.is_complete:
         raise HeadError(400, "malformed request: incomplete head")
     return _interpret(data, parser, collector)

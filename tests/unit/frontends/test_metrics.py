@@ -1,3 +1,5 @@
+import gzip
+
 import pytest
 
 from naiad import log
@@ -7,6 +9,7 @@ from naiad.keys.api_class import METRICS
 from naiad.transport.http1.head import parse_head
 from naiad.transport.http1.limits import Http1Limits
 from tests.fakes.keys import KeyRing
+from tests.unit.transport.http1.http1_rig import Rig
 
 
 def page() -> bytes:
@@ -31,6 +34,27 @@ def test_other_methods(method: str, path: bytes) -> None:
     assert respond(method, path, page) == MetricsResponse(
         405, "text/plain", b'{"error":"Method Not Allowed"}'
     )
+
+
+@pytest.mark.parametrize(
+    ("accept", "size", "encoding"),
+    [
+        ("gzip", 5000, "gzip"),
+        ("deflate;q=0.5, gzip;q=1", 5000, "gzip"),
+        ("gzip;q=0", 5000, None),
+        ("", 5000, None),
+        ("gzip", 500, None),
+        ("gzip", 2 << 20, None),
+    ],
+)
+async def test_pages_are_compressed_for_scrapers_that_accept_it(
+    accept: str, size: int, encoding: str | None
+) -> None:
+    rig = Rig(handle=MetricsFrontend(lambda: b"x" * size)._handle)
+    rig.feed(f"GET /metrics HTTP/1.1\r\nAccept-Encoding: {accept}\r\n\r\n".encode())
+    head, _, body = (await rig.written()).partition(b"\r\n\r\n")
+    assert (b"Content-Encoding: gzip" in head) == (encoding == "gzip")
+    assert (gzip.decompress(body) if encoding else body) == b"x" * size
 
 
 def test_a_page_that_fails_is_a_500_and_a_line_in_the_log(

@@ -226,3 +226,9 @@ def test_limits_are_not_exceeded_by_one() -> None:
 )
 def test_hosts_that_are_fine(host: str) -> None:
     assert parse(f"GET / HTTP/1.1\nHost: {host}\n\n").headers[b"host"] == host.encode()
+
+
+def test_a_client_of_http2_learns_what_this_port_speaks() -> None:
+    with pytest.raises(HeadError, match="this port speaks HTTP") as caught:
+        parse_head(b"PRI * HTTP/2.0\r\n\r\n", Http1Limits())
+    assert caught.value.status == 400
