@@ -7,6 +7,7 @@ Rule: a module that is slow to import is imported by the command that needs it, 
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -82,8 +83,16 @@ def run(command: click.Command, name: str, arguments: Sequence[str]) -> int:
         )
         reason = f"creating server: {failure.code} - " if is_server else ""
         return _fail(f"error: {reason}{failure.message}")
+    except OSError as failure:
+        if failure.errno not in _NO_ROOM:
+            raise
+        what = f"'{failure.filename}'" if failure.filename else "a file"
+        return _fail(f"error: {what} cannot be written: {failure.strerror}")
     except (KeyboardInterrupt, click.Abort):
         return 130
+
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @click.group("naiad", context_settings=CONTEXT, invoke_without_command=True)

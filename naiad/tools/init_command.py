@@ -1,8 +1,9 @@
-"""The commands `naiad init python|onnx|torchscript OUT` and `naiad init llm --checkpoint CHECKPOINT
-OUT`."""
+"""The commands `naiad init python|onnx|torchscript OUT`, `naiad init embeddings CHECKPOINT OUT` and
+`naiad init llm --checkpoint CHECKPOINT OUT`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -57,6 +58,26 @@ command.add_command(
         "torchscript", "linear", "Write a repository with a TorchScript model.", "TorchScript"
     )
 )
+
+
+@command.command("embeddings", context_settings=CONTEXT)
+@click.option("--name", default="", help="Name of the model. Default: the name of the checkpoint.")
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+def embeddings(name: str, checkpoint: Path, out: Path) -> int:
+    """Write a repository that serves an embedding model at /v1/embeddings.
+
+    CHECKPOINT is the folder of an encoder such as BERT, as sentence-transformers writes it.
+    """
+    from naiad.tools.embeddings.init_embeddings import init_embeddings
+
+    name = name or checkpoint_name(str(checkpoint.resolve()))
+    for path in init_embeddings(checkpoint, out, name):
+        click.echo(path)
+    click.echo(f"Serve it with: {shell_command()} serve --model-repository {out}")
+    body = json.dumps({"model": name, "input": "a text"})
+    click.echo(f"Try it with:   curl -s 127.0.0.1:8000/v1/embeddings -d '{body}'")
+    return 0
 
 
 @command.command("llm", context_settings=CONTEXT)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
+from naiad.backends.llm.other_kind import refuse_other_kind
 from naiad.errors import invalid_arg
+from naiad.files.new_folder import new_folder
 from naiad.repository.deploy.llm_config import checkpoint_name, llm_config
 from naiad.tools.init_llm_config import (
     bls_config,
@@ -39,6 +41,7 @@ def init_llm(
     if not is_begun:
         check_empty(out)
     if Path(checkpoint).exists():
+        refuse_other_kind(Path(checkpoint).resolve())
         checkpoint = str(Path(checkpoint).resolve())
     files = {f"{name or checkpoint_name(checkpoint)}/config.pbtxt": llm_config(checkpoint)}
     if form == "four-part":
@@ -46,15 +49,21 @@ def init_llm(
     if tensor_parallel_size > 1:
         engine = "tensorrt_llm/config.pbtxt" if form == "four-part" else next(iter(files))
         files[engine] += parallel_parameter(tensor_parallel_size)
-    written = []
+    if is_begun:
+        _write(out, files)
+    else:
+        with new_folder(out) as made:
+            _write(made, files)
+    return [out / path for path in files]
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
     for path, text in files.items():
-        target = out / path
+        target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.name == "config.pbtxt":
             (target.parent / "1").mkdir(exist_ok=True)
         target.write_text(text)
-        written.append(target)
-    return written
 
 
 def check_empty(out: Path) -> None:

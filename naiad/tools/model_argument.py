@@ -13,6 +13,7 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
+from naiad.backends.llm.other_kind import refuse_other_kind
 from naiad.errors import invalid_arg
 from naiad.pb.model_config_pb2 import ModelConfig
 from naiad.repository.deploy.llm_config import checkpoint_name, llm_config
@@ -54,6 +55,7 @@ def checkpoint_repository(checkpoints: Sequence[str]) -> Iterator[Path]:
                 continue
             _refuse_other_files(path)
             if path.exists():
+                refuse_other_kind(path.resolve())
                 checkpoint = str(path.resolve())
             (target / "config.pbtxt").write_text(llm_config(checkpoint))
         yield Path(folder)

@@ -1,7 +1,8 @@
 """Recognises compiled engines among checkpoints by their files, without loading anything.
 
 In:  a path. Out: the path itself, or the original checkpoint of a TensorRT-LLM engine if the
-     repository names it. An engine that cannot be replaced is an error that says what to do.
+     repository names it. An engine that cannot be replaced, and what is no language model, is an
+     error that says what to do.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from naiad.backends.llm.other_kind import refuse_other_kind
 from naiad.errors import NaiadError, invalid_arg
 from naiad.files.regular_file import read_json_object
 
@@ -45,6 +47,7 @@ def readable_checkpoint(path: Path, repository: Path | None = None) -> Path:
             f"'{path.name}' is a TensorRT engine, which only TensorRT can run: give the model that "
             "it was built from"
         )
+    refuse_other_kind(path)
     return path
 
 

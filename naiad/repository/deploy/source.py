@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from naiad.backends.llm.checkpoint import PULLED, find_local
+from naiad.backends.llm.other_kind import refuse_other_kind
 from naiad.backends.torch.archive import FileKind, file_kind
 from naiad.errors import NaiadError, invalid_arg
 from naiad.pb.model_config_pb2 import ModelConfig
@@ -92,6 +93,7 @@ def inspect_checkpoint(source: Source) -> Found:
                 f"checkpoint: '{value}' has no config.json and no .gguf file, so it is not a "
                 "checkpoint"
             )
+        refuse_other_kind(path)
         value = str(path.resolve())
     view = view_config(parse_text(llm_config(value), ModelConfig, "").message, "llm")
     note = "" if source.kind != "hub" else "It is downloaded when it is loaded."

@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from naiad.errors import invalid_arg
+from naiad.files.new_folder import new_folder
 
 PYTHON_MODEL = '''"""Doubles its input. Replace `execute` by your own code."""
 
@@ -76,16 +77,16 @@ def init_model(kind: str, out: Path, name: str, file: Path | None) -> list[Path]
         contents["1/model.py"] = file.read_bytes()
     elif file is not None and kind == "torchscript":
         contents["config.pbtxt"] = TORCHSCRIPT_CONFIG
-    written: list[Path] = []
-    (model / "1").mkdir(parents=True)
-    for relative, content in contents.items():
-        path = model / relative
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        written.append(path)
-    if file is not None and kind != "python":
-        target = model / "1" / ("model.onnx" if kind == "onnx" else "model.pt")
-        shutil.copyfile(file, target)
-        written.append(target)
+    written = [model / relative for relative in contents]
+    with new_folder(model) as made:
+        (made / "1").mkdir()
+        for relative, content in contents.items():
+            data = content if isinstance(content, bytes) else content.encode()
+            (made / relative).write_bytes(data)
+        if file is not None and kind != "python":
+            target = "1/model.onnx" if kind == "onnx" else "1/model.pt"
+            shutil.copyfile(file, made / target)
+            written.append(model / target)
     return sorted(written)
 
 

@@ -408,3 +408,36 @@ def test_model_analyzer_has_nvidias_command_line(
     error = capsys.readouterr().err
     assert "nowhere is not a directory" in error
     assert error.endswith("Try 'model-analyzer profile --help'.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["init", "python", "OUT"], "OUT/double"),
+        (["init", "llm", "--checkpoint", "org/model", "OUT"], "OUT"),
+        (["pull", "smollm2"], ""),
+    ],
+)
+def test_a_full_disk_is_said_in_a_sentence_and_nothing_is_left(
+    arguments: list[str],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    monkeypatch.setenv("NAIAD_CACHE", str(tmp_path / "cache"))
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for method in ("write_text", "write_bytes"):
+        monkeypatch.setattr(Path, method, refuse)
+    arguments = [str(out) if text == "OUT" else text for text in arguments]
+    assert run(naiad.cli.main.naiad, "naiad", arguments) == 1
+    shown = capsys.readouterr().err
+    what = f"'{name.replace('OUT', str(out))}'" if name else "a file"
+    assert f"error: {what} cannot be written: No space left on device" in shown
+    assert "Traceback" not in shown
+    left = [path for path in tmp_path.rglob("*") if path.is_file() or path.parent == out]
+    assert left == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,24 @@ def checkpoint(folder: Path) -> Path:
     (folder / "tokenizer.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"")
     return folder
+
+
+def test_an_embedding_model_is_refused_at_init_check_and_start(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "minilm")
+    (folder / "config.json").write_text('{"model_type": "bert", "architectures": ["BertModel"]}')
+    message = "'minilm' is an embedding model \\(BertModel\\), and is not a language model"
+    with pytest.raises(NaiadError, match=message):
+        init_llm(str(folder), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(NaiadError, match=message), checkpoint_repository([str(folder)]):
+        pass
+    model = tmp_path / "repository/m"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text(llm_config(str(folder)))
+    (finding,) = check_repository([tmp_path / "repository"])
+    assert finding.severity is Severity.ERROR
+    assert re.match(message, finding.problem.message)
+    assert "naiad init embeddings" in finding.problem.fix
 
 
 @pytest.mark.parametrize("form", ["one", "four-part"])

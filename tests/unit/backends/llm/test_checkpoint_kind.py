@@ -65,6 +65,63 @@ def test_two_different_checkpoints_are_not_guessed_between(tmp_path: Path) -> No
     )
 
 
+EMBEDDINGS = "is not a language model: `naiad init embeddings CHECKPOINT REPOSITORY` writes"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [
+        ("BertModel", "is an embedding model"),
+        ("XLMRobertaModel", "is an embedding model"),
+        ("NewModel", "is an embedding model"),
+        ("BertForMaskedLM", "is an embedding model"),
+        ("T5EncoderModel", "is an embedding model"),
+        ("XLMRobertaForSequenceClassification", "classifies texts"),
+        ("Wav2Vec2ForCTC", "writes down speech"),
+        ("WhisperForConditionalGeneration", "writes down speech"),
+        ("ViTForImageClassification", "classifies images"),
+    ],
+)
+def test_what_is_no_language_model_is_refused_with_the_way_to_serve_it(
+    architecture: str, message: str, tmp_path: Path
+) -> None:
+    config = {"model_type": "x", "architectures": [architecture]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(NaiadError, match=message) as caught:
+        readable_checkpoint(tmp_path)
+    assert architecture in caught.value.message
+    assert (EMBEDDINGS in caught.value.message) == (message == "is an embedding model")
+
+
+@pytest.mark.parametrize("name", ["modules.json", "1_Pooling", "model_index.json"])
+def test_files_of_other_tools_tell_it_too(name: str, tmp_path: Path) -> None:
+    config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    readable_checkpoint(tmp_path)
+    if name == "1_Pooling":
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text("[]")
+    with pytest.raises(NaiadError, match="is not a language model"):
+        readable_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        "LlamaForCausalLM", "GPT2LMHeadModel", "LlamaModel", "MistralModel", "BertLMHeadModel",
+        "BertForCausalLM", "T5ForConditionalGeneration", "Gemma3ForConditionalGeneration",
+        "BloomModel", "Brandnew", 7,
+    ],
+)  # fmt: skip
+def test_what_may_be_a_language_model_is_left_to_the_engine(
+    architecture: str | int, tmp_path: Path
+) -> None:
+    config = {"model_type": "x", "architectures": [architecture]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert readable_checkpoint(tmp_path) == tmp_path
+
+
 def test_a_folder_with_only_a_tokenizer_is_no_checkpoint(tmp_path: Path) -> None:
     path = folder(tmp_path / "t", {"model_type": "llama"}, "tokenizer.json")
     name_tokenizer(tmp_path / "r", "preprocessing", str(path))

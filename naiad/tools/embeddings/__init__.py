@@ -1,0 +1,1 @@
+"""`naiad init embeddings`: a repository that serves an embedding model at /v1/embeddings."""
