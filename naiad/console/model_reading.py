@@ -56,6 +56,10 @@ class ModelReading(msgspec.Struct, frozen=True, kw_only=True):
     state: str = ""
     """Empty for a model that was never loaded."""
     reason: str = ""
+    failed_version: int = 0
+    """The version that `reason` is about, if that is one."""
+    serving_version: int = 0
+    """The latest version that serves."""
     versions: list[VersionReading] = []
     platform: str = ""
     engine: str = ""
@@ -106,19 +110,28 @@ def read_models(
 
 def _read_entry(entry: Entry, metrics: dict[str, dict[str, float]], location: str) -> ModelReading:
     versions = [
-        VersionReading(version, *entry.shown_status(version)) for version in sorted(entry.statuses)
+        VersionReading(version, *entry.shown_status(version))
+        for version in sorted(entry.statuses)
+        if not _is_gone(entry, version)
     ]
-    state, reason = _state(entry, versions)
+    state, reason, failed_version = _state(entry, versions)
     model = entry.latest
     if model is None:
         return ModelReading(
-            name=entry.name, state=state, reason=reason, versions=versions, location=location
+            name=entry.name,
+            state=state,
+            reason=reason,
+            failed_version=failed_version,
+            versions=versions,
+            location=location,
         )
     statistics, histogram = model.statistics, model.statistics.request_histogram
     return ModelReading(
         name=entry.name,
         state=state,
         reason=reason,
+        failed_version=failed_version,
+        serving_version=model.version,
         versions=versions,
         platform=model.spec.platform or "ensemble",
         engine=model.facts.get("loaded_engine", ""),
@@ -147,19 +160,28 @@ def _read_entry(entry: Entry, metrics: dict[str, dict[str, float]], location: st
     )
 
 
-def _state(entry: Entry, versions: list[VersionReading]) -> tuple[str, str]:
-    """The state of the latest version, and why a version or the whole model does not serve. A
-    version that a request unloaded is not a failure."""
+def _is_gone(entry: Entry, version: int) -> bool:
+    """No folder held it when the model was last read, and nothing of it runs. The index keeps it,
+    with the reason why it did not load."""
+    source = entry.source
+    if source is None or version in entry.models or version in source.file.versions:
+        return False
+    return entry.statuses[version].state is State.UNAVAILABLE
+
+
+def _state(entry: Entry, versions: list[VersionReading]) -> tuple[str, str, int]:
+    """The state of the latest version, why a version or the whole model does not serve, and which
+    version that is. A version that a request unloaded is not a failure."""
     failed = [row for row in versions if row.reason and row.reason != "unloaded"]
-    reason = failed[-1].reason if failed else entry.failure
+    reason, number = (failed[-1].reason, failed[-1].version) if failed else (entry.failure, 0)
     if not versions:
-        return (State.UNAVAILABLE.value if reason else ""), reason
+        return (State.UNAVAILABLE.value if reason else ""), reason, number
     states = [row.state for row in versions]
     if State.LOADING.value in states:
-        return State.LOADING.value, reason
+        return State.LOADING.value, reason, number
     if entry.latest is not None:
-        return entry.shown_status(entry.latest.version)[0], reason
-    return states[-1], reason
+        return entry.shown_status(entry.latest.version)[0], reason, number
+    return states[-1], reason, number
 
 
 def _steps(model: Model) -> list[StepReading]:

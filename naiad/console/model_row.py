@@ -77,7 +77,7 @@ def build_row(new: ModelReading, old: ModelReading | None, seconds: float) -> Mo
         name=new.name,
         state=new.state,
         reason=new.reason,
-        reason_line=brief_reason(new.reason) if new.reason else "",
+        reason_line=_reason_line(new),
         versions=new.versions,
         platform=new.platform,
         engine=new.engine,
@@ -188,3 +188,10 @@ def _rate(new: float, old: float, seconds: float) -> float | None:
 def _rounded(value: float) -> float:
     """Three significant digits are what people read."""
     return float(f"{value:.3g}")
+
+
+def _reason_line(model: ModelReading) -> str:
+    line = brief_reason(model.reason) if model.reason else ""
+    if not model.failed_version or model.serving_version in (0, model.failed_version):
+        return line
+    return f"version {model.failed_version}: {line}; version {model.serving_version} serves"

@@ -25,6 +25,7 @@ from naiad.errors import Code, NaiadError, invalid_arg
 from naiad.scheduling.ensemble.plan import EnsemblePlan, Route, RouteStep
 from naiad.scheduling.ensemble.sequence_mark import SequenceMark
 
+EMPTY_BATCH = "inference request batch-size must be >= 1"
 MAX_TIMES = 64
 """Times of executions that are kept apart, because a decoupled step may have any number of
 responses. Beyond that they are added up."""
@@ -170,7 +171,7 @@ class Run:
             )
             stream = self._owner.infer(job)
         except NaiadError as error:
-            self._fail(error)
+            self._fail(_with_empty_tensor(error, entry, scope))
             return
         self._inflight[key] = stream
         scope.num_open += 1
@@ -393,3 +394,19 @@ def _read_only(tensor: Tensor) -> Tensor:
     if isinstance(tensor.data, memoryview) and not tensor.data.readonly:
         return Tensor(tensor.name, tensor.datatype, tensor.shape, tensor.data.toreadonly())
     return tensor
+
+
+def _with_empty_tensor(error: NaiadError, entry: RouteStep, scope: Scope) -> NaiadError:
+    """Triton's sentence blames the request for a batch of no elements, which a step has sent."""
+    if EMPTY_BATCH not in error.message:
+        return error
+    names = [
+        name
+        for name in entry.step.input_map.values()
+        if name in scope.tensors and scope.tensors[name].shape[:1] == [0]
+    ]
+    return NaiadError(
+        error.code,
+        f"{error.message}; the ensemble's tensor '{names[0] if names else ''}' is empty: call the "
+        "model from a model.py (BLS), which can leave the call out, or pad the tensor",
+    )

@@ -167,6 +167,20 @@ def test_a_step_that_is_refused_fails_the_request() -> None:
     assert bench.error().message == "in ensemble 'e', no such shape"
 
 
+def test_an_empty_batch_of_a_step_names_its_tensor() -> None:
+    """Triton's sentence blames the client for what a step has sent."""
+    bench = Bench(A, B, JOIN, outputs=["OUT"])
+    bench.send(tensor("IN", b"x"))
+    refusal = "[request id: 7] inference request batch-size must be >= 1 for 'join'"
+    bench.refusal = invalid_arg(refusal)
+    bench.stream("a").put(InferResponse("a", "1", "", [tensor("y", b"x")]), True)
+    bench.stream("b").put(InferResponse("b", "1", "", [tensor("y", b"")]), True)
+    assert bench.error().message == (
+        f"in ensemble 'e', {refusal}; the ensemble's tensor 't2' is empty: call the model from a "
+        "model.py (BLS), which can leave the call out, or pad the tensor"
+    )
+
+
 def test_cancelling_the_request_cancels_every_step_that_runs() -> None:
     bench = Bench(A, B, JOIN, outputs=["OUT"])
     bench.send(tensor("IN")).cancel()
