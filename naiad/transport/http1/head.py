@@ -146,7 +146,7 @@ def parse_head(data: bytes, limits: Http1Limits) -> Head:
     except httptools.HttpParserError as error:
         raise HeadError(400, f"malformed request: {error}") from None
     if data.startswith(HTTP2_PREFACE):
-        raise HeadError(400, "this port speaks HTTP/1.1; gRPC, over HTTP/2, has a port of its own")
+        raise HeadError(400, "this port speaks HTTP 1.1; gRPC, over HTTP 2, has a port of its own")
     if not collector.is_complete:
         raise HeadError(400, "malformed request: incomplete head")
     return _interpret(data, parser, collector)
