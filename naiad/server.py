@@ -62,6 +62,7 @@ from naiad.transport.tls import HANDSHAKE_TIMEOUT_S
 
 LISTEN_BACKLOG = 4096
 MAX_FINALIZE_S = 5.0
+ANNOUNCE_S = 1.0
 FINALIZE_SHARE = 0.25
 """The part of --exit-timeout-secs, up to MAX_FINALIZE_S, that is kept for connections to close and
 models to finalize: requests in flight are cancelled before."""
@@ -476,7 +477,6 @@ class Server:
         if self._settings.drain_delay_secs:
             log.info(f"Not ready; stopping in {self._settings.drain_delay_secs:g} s")
             await asyncio.sleep(self._settings.drain_delay_secs)
-        self._core.is_exiting = True
         self._stop_listening()
         if self._console is not None:
             self._console.stop()
@@ -484,6 +484,8 @@ class Server:
         timeout_s = float(self._settings.exit_timeout_secs)
         finalize_s = min(MAX_FINALIZE_S, timeout_s * FINALIZE_SHARE)
         end_s = time.monotonic() + timeout_s - finalize_s
+        await self._announce_stop(min(ANNOUNCE_S, timeout_s - finalize_s))
+        self._core.is_exiting = True
         log.info(
             f"Timeout {timeout_s:g}: Found {repository.num_with_inflight()} model versions that "
             "have in-flight inferences"
@@ -516,6 +518,14 @@ class Server:
         await repository.stop()
         self._core.regions.close()
         await asyncio.get_running_loop().run_in_executor(None, self._core.tracing.close)
+
+    async def _announce_stop(self, limit_s: float) -> None:
+        """Clients learn that they must begin nothing new before requests are refused: the messages
+        of a stream, which are on their way, cannot be sent elsewhere."""
+        waits = [self._grpc.endpoint.announce_stop(limit_s)]
+        if self._frontends is not None:
+            waits.append(self._frontends.announce_stop(limit_s))
+        await asyncio.gather(*waits)
 
     async def _stop_frontends(self, grace_s: float) -> None:
         if self._frontends is not None:

@@ -532,6 +532,12 @@ class Frontends:
 
     # The end.
 
+    async def announce_stop(self, limit_s: float) -> None:
+        """Tells the gRPC clients of all frontends to begin nothing new; see GrpcEndpoint."""
+        announced = [session.announce_stop(limit_s) for session in self._sessions.values()]
+        if announced and not self._launcher_channel.is_closed:
+            await asyncio.wait(announced, timeout=limit_s + 0.5)
+
     async def stop(self, grace_s: float) -> None:
         """Finishes the requests of all frontends within `grace_s`, and ends them."""
         self._is_stopping = True

@@ -272,6 +272,10 @@ class Alive(Message, tag=111):
     """The part of the time since the last reply in which the frontend had work."""
 
 
+class StopAnnounced(Message, tag=153):
+    pass
+
+
 class Current(Message, tag=112):
     """The reply to `Models`: the frontend acts on this state from now on."""
 
@@ -470,6 +474,13 @@ class AskAlive(Message, tag=128):
     number: int
 
 
+class AnnounceStop(Message, tag=136):
+    """The frontend tells its gRPC clients to begin nothing new, and says so by `StopAnnounced` when
+    they have read it, or after `limit_s`."""
+
+    limit_s: float
+
+
 class Stop(Message, tag=129):
     """The frontend finishes its requests within `grace_s` and exits."""
 
@@ -542,6 +553,7 @@ FromFrontend: TypeAlias = (
     | Connections
     | Counted
     | Alive
+    | StopAnnounced
     | Current
     | KeysCurrent
     | Caller
@@ -564,6 +576,7 @@ ToFrontend: TypeAlias = (
     | CallPause
     | CallIdle
     | AskAlive
+    | AnnounceStop
     | Stop
     | Logging
     | GiveUp

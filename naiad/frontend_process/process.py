@@ -28,6 +28,7 @@ from naiad.frontend_process.messages import (
     HTTP,
     Accept,
     Alive,
+    AnnounceStop,
     AskAlive,
     BadOutputs,
     CallFinish,
@@ -51,6 +52,7 @@ from naiad.frontend_process.messages import (
     ReadAgain,
     Respond,
     Stop,
+    StopAnnounced,
     ToFrontend,
 )
 from naiad.frontend_process.options import FrontendOptions
@@ -244,6 +246,8 @@ class FrontendProcess:
                 self._channel.send(Alive(message.number, self._busy_share()))
             case GiveUp():
                 self._http.give_up(message.share)
+            case AnnounceStop():
+                self._start(self._announce_stop(message.limit_s))
             case Stop():
                 self._start(self._stop(message.grace_s))
             case Logging():
@@ -280,6 +284,11 @@ class FrontendProcess:
         which requests have been executed."""
         if not self._ended.done():
             self._ended.set_result(reason)
+
+    async def _announce_stop(self, limit_s: float) -> None:
+        await self._grpc.endpoint.announce_stop(limit_s)
+        self._requests.flush()
+        self._channel.send(StopAnnounced())
 
     async def _stop(self, grace_s: float) -> None:
         await asyncio.gather(self._http.stop(grace_s), self._grpc.stop(grace_s))

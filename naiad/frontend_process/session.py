@@ -31,6 +31,7 @@ from naiad.frontend_process.messages import (
     HTTP,
     Abandon,
     Alive,
+    AnnounceStop,
     AskAlive,
     AskModel,
     BadOutputs,
@@ -64,6 +65,7 @@ from naiad.frontend_process.messages import (
     RefusalCounted,
     RemoteResponse,
     Respond,
+    StopAnnounced,
     StreamFlow,
     UnknownTokenKey,
     content_of,
@@ -130,6 +132,7 @@ class FrontendSession:
         self._num_sent = {HTTP: 0, GRPC: 0}
         self._connections = Connections({HTTP: 0, GRPC: 0}, {HTTP: 0, GRPC: 0})
         self._loop = loop
+        self._announced: asyncio.Future[None] | None = None
         self._core = core
         self._models = models
         self._methods = methods
@@ -206,6 +209,12 @@ class FrontendSession:
     def send(self, message: Message, descriptor: int | None = None) -> None:
         self._channel.send(message, None if descriptor is None else [descriptor])
 
+    def announce_stop(self, limit_s: float) -> asyncio.Future[None]:
+        """The future is done when the frontend's clients know."""
+        self._announced = self._loop.create_future()
+        self.send(AnnounceStop(limit_s))
+        return self._announced
+
     def send_connection(self, endpoint: str, message: Message, descriptor: int) -> None:
         self._num_sent[endpoint] += 1
         self._channel.send(message, [descriptor])
@@ -278,6 +287,9 @@ class FrontendSession:
                 if not self.is_serving:
                     self.is_serving = True
                     self._on_alive(self)
+            case StopAnnounced():
+                if self._announced is not None and not self._announced.done():
+                    self._announced.set_result(None)
             case Current():
                 self.generation = message.generation
                 self._on_current(self)

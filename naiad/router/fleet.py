@@ -282,8 +282,7 @@ class Fleet:
         replica.counters[kind] += 1
         if replica.is_past(sent_s, is_grpc=is_grpc):
             return
-        if self.on_unreachable is not None:
-            self.on_unreachable(replica)
+        self.check_soon(replica)
         breaker = replica.breaker_of(is_grpc=is_grpc)
         was = breaker.state
         breaker.on_failure()
@@ -294,6 +293,11 @@ class Fleet:
                 f"({kind})"
             )
         self.changed()
+
+    def check_soon(self, replica: Replica) -> None:
+        """Something says that the state of the replica has changed."""
+        if self.on_unreachable is not None:
+            self.on_unreachable(replica)
 
     def on_ended(self, replica: Replica, *, is_grpc: bool = False) -> None:
         """A request has left the replica, however it ended."""

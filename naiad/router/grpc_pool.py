@@ -119,6 +119,9 @@ class CallOwner(Protocol):
         """The call may be written."""
 
     def on_data(self, data: bytes | memoryview) -> None: ...
+    def on_leaving(self) -> None:
+        """The replica takes no new calls. This one goes on."""
+
     def on_closed(self, head: GrpcResponseHead) -> None:
         """The last call: the replica has ended the call with a status."""
 
@@ -379,6 +382,8 @@ class GrpcUpstream(asyncio.Protocol):
         for stream in list(self.http2.streams.values()):
             if stream.id > last_stream_id:
                 self._lose(stream, "the replica is closing the connection", is_unsent=True)
+            elif stream.context is not None:
+                stream.context.on_leaving()
 
     def _close(self, stream: Stream, head: GrpcResponseHead) -> None:
         owner: CallOwner | None = stream.context

@@ -197,6 +197,9 @@ class GrpcRelay(Relay):
         self._drop_reader()
         self._call.finish(status, message)
 
+    def on_leaving(self) -> None:
+        pass
+
     def on_closed(self, head: GrpcResponseHead) -> None:
         if head.is_refusal:
             self.note_refusal(head.retry_after_s)

@@ -149,6 +149,12 @@ class StreamRelay:
 
     # Called by legs.
 
+    def on_leg_leaving(self, leg: StreamLeg) -> None:
+        """Its replica stops: new requests go elsewhere, and those that it has finish there."""
+        if self._legs.get(leg.key) is leg:
+            del self._legs[leg.key]
+        leg.half_close()
+
     def on_leg_closed(self, leg: StreamLeg, head: GrpcResponseHead) -> None:
         self._forget(leg)
         if head.grpc_status != 0:
@@ -315,6 +321,12 @@ class StreamLeg(Relay):
             self._client.on_leg_closed(
                 self, GrpcResponseHead(b"200", error.status, error.message.encode(), ())
             )
+
+    def on_leaving(self) -> None:
+        if self.replica is not None:
+            self.core.fleet.check_soon(self.replica)
+        if self.sequence is None:  # a sequence ends where it is
+            self._client.on_leg_leaving(self)
 
     def on_closed(self, head: GrpcResponseHead) -> None:
         if not self.is_responding:

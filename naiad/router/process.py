@@ -58,7 +58,7 @@ from naiad.router.options import RouterOptions
 from naiad.router.prefixes import Prefixes
 from naiad.router.relay import Relay
 from naiad.router.replica import Replica, ReplicaState
-from naiad.server import LISTEN_BACKLOG, StopSignals
+from naiad.server import ANNOUNCE_S, LISTEN_BACKLOG, StopSignals
 from naiad.settings.exposure import is_loopback
 from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.http1.endpoint import Http1Endpoint
@@ -400,6 +400,7 @@ class RouterProcess:
             listener.close()
         log.info("Waiting for in-flight requests to complete.")
         end_s = time.monotonic() + options.exit_timeout_secs
+        await self._grpc.endpoint.announce_stop(min(ANNOUNCE_S, options.exit_timeout_secs))
         await asyncio.gather(
             self._http.endpoint.stop(options.exit_timeout_secs),
             self._grpc.endpoint.stop(options.exit_timeout_secs),

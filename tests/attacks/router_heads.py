@@ -287,6 +287,9 @@ class RandomCall:
     def on_data(self, data: bytes | memoryview) -> None:
         self.data += bytes(data)
 
+    def on_leaving(self) -> None:
+        pass
+
     def on_closed(self, head: GrpcResponseHead) -> None:
         self.status, self.trailers = head.grpc_status, dict(head.fields)
         self.ended.set_result(None)

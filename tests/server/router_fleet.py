@@ -169,6 +169,15 @@ class Fleet:
             os.killpg(server.pid, signal.SIGKILL)
         server.stop()
 
+    def stop_server(self, name: str) -> int:
+        """Ends a server as an operator does, and returns its exit code."""
+        server = self.servers.pop(name)
+        try:
+            server.signal(signal.SIGTERM)
+            return server.wait_exit()
+        finally:
+            server.stop()
+
     def replicas(self) -> dict[str, dict[str, Any]]:
         rows = json.loads(self.router.get("/router/replicas")[1])["replicas"]
         return {row["name"]: row for row in rows}

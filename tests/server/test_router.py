@@ -289,6 +289,72 @@ def test_a_stream_whose_replica_dies_breaks_off_and_is_not_sent_again(repository
         assert "naiad_router_retries_total 0" in page
 
 
+class StreamLoad:
+    """Streams with four requests on their way each, and HTTP clients, until `stop`."""
+
+    def __init__(self, one: Fleet, num_streams: int) -> None:
+        self.failures: list[str] = []
+        self.served: Counter[str] = Counter()
+        self._address = one.router.grpc
+        self._is_stopping = False
+        self._threads = [threading.Thread(target=self._run) for _ in range(num_streams)]
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        stream = StreamClient(self._address)
+        try:
+            for value in range(4):
+                stream.send("plus_one", value)
+            value, waiting = 4, list(range(4))
+            while waiting:
+                number, who = stream.next()
+                waiting.remove(number - 1)
+                self.served[who] += 1
+                if not self._is_stopping:
+                    stream.send("plus_one", value)
+                    waiting.append(value)
+                    value += 1
+        except (AssertionError, ValueError, queue.Empty) as error:
+            self.failures.append(f"{type(error).__name__}: {error}")
+        stream.close()
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        for thread in self._threads:
+            thread.join(120)
+
+
+@pytest.mark.parametrize("num_frontends", [1, 2])
+def test_a_rolling_restart_loses_no_stream(repository: Path, num_frontends: int) -> None:
+    """FOUND G16: with the default flags some requests of streams were lost."""
+    flags = (f"--frontend-processes={num_frontends}",)
+    one = Fleet(repository)
+    try:
+        for name in ("a", "b"):
+            one.start(name, flags=flags)
+        one.route(one.flag("a"), one.flag("b"))
+        for name in ("a", "b", "a"):
+            one.wait_ready("a", "b")
+            # Streams stay where they are, so new ones find the new server.
+            stop_under_load(one, name)
+            one.start(name, flags=flags).wait_started()
+    finally:
+        one.stop()
+
+
+def stop_under_load(one: Fleet, name: str) -> None:
+    load = StreamLoad(one, 6)
+    try:
+        eventually(lambda: min(load.served["a"], load.served["b"]) > 100, "no responses")
+        assert one.stop_server(name) == 0
+        load.served.clear()
+        eventually(lambda: load.served.total() > 100, "requests do not go on")
+    finally:
+        load.stop()
+    assert load.failures == []
+
+
 def test_a_stopped_replica_loses_its_requests_to_the_other(repository: Path) -> None:
     config = repository.parent / "stopped.toml"
     config.write_text("[health]\ninterval_s = 0.3\ntimeout_s = 0.5\n")

@@ -26,6 +26,7 @@ from naiad.transport.turn import Turn
 
 STOP_RECEIVE_S = 1.0
 """Time at shutdown for requests of which a part has arrived."""
+_ANNOUNCE_POLL_S = 0.005
 _SHUTTING_DOWN = "the server is shutting down"
 _READ_BYTES = 64 * KIB
 
@@ -100,6 +101,19 @@ class GrpcEndpoint:
         connection.deadlines.tick(self.clock_ns())
 
     # The end.
+
+    async def announce_stop(self, limit_s: float) -> None:
+        """Tells clients to begin nothing new on their connections. Returns when all of them have
+        read it, so that what they sent before has arrived, or after `limit_s`."""
+        waiting = set(self.connections)
+        for connection in waiting:
+            connection.drain()
+        end_ns = self.clock_ns() + int(limit_s * 1e9)
+        while self.clock_ns() < end_ns:
+            waiting = {one for one in waiting & self.connections if not one.is_drain_final}
+            if not waiting:
+                return
+            await asyncio.sleep(_ANNOUNCE_POLL_S)
 
     async def stop(self, grace_s: float) -> None:
         """Calls with a request in flight may finish within `grace_s`. The others end with

@@ -87,7 +87,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self._is_receiving = False
         self._is_flush_due = False
         self._is_lost = False
-        self._is_drain_final = False
+        self.is_drain_final = False
         self.deadlines = ConnectionDeadlines(self, self.options, endpoint.clock_ns())
         make_fast_path = endpoint.make_fast_path
         self._fast_path = None if make_fast_path is None else make_fast_path(self)
@@ -147,7 +147,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                     self._receive(bytes(view[consumed:nbytes]))
         finally:
             self._is_receiving = False
-        if self.sender.out or self._is_drain_final:
+        if self.sender.out or self.is_drain_final:
             self.flush()
 
     def _receive(self, data: bytes) -> None:
@@ -257,7 +257,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
                 transport.write(b"".join(out))
             else:
                 transport.writelines(out)
-        if self._is_drain_final and not self.connection.streams:
+        if self.is_drain_final and not self.connection.streams:
             self.close()
 
     def close(self) -> None:
@@ -431,8 +431,8 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         self.flush_soon()
 
     def finish_drain(self) -> None:
-        if not self._is_drain_final:
-            self._is_drain_final = True
+        if not self.is_drain_final:
+            self.is_drain_final = True
             self.connection.goaway(self.connection.last_peer_stream_id)
             self.flush_soon()
 
