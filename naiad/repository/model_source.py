@@ -260,7 +260,11 @@ class ModelSources:
     def _completes(self, config: ModelConfig) -> bool:
         """The model itself may complete the config."""
         completing = CONFIGURING_BACKENDS | self._options.other_backends
-        return self._options.is_auto_complete_enabled and config.backend in completing
+        return (
+            self._options.is_auto_complete_enabled
+            and config.backend in completing
+            and not config.HasField("ensemble_scheduling")
+        )
 
     def read_parts(self, name: str, store: Store) -> set[str]:
         """The names of the models that an ensemble calls; empty for other models. Raises

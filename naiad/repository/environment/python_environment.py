@@ -25,8 +25,10 @@ import sysconfig
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from naiad import log
-from naiad.errors import NaiadError, invalid_arg
+from naiad.errors import Code, NaiadError, invalid_arg
 from naiad.files.private_folder import private_folder
 from naiad.instances.template_process import Launch, launch_interpreter
 from naiad.pb.model_config_pb2 import ModelConfig
@@ -72,20 +74,21 @@ class PythonEnvironments:
         self, config: ModelConfig, model_dir: Path, python_version: str
     ) -> tuple[Path, dict[str, str]] | None:
         """Returns (interpreter, environment variables)."""
-        for parameter in (EXECUTION_ENV_PATH, PYTHON_VENV):
-            text = (
-                config.parameters[parameter].string_value if parameter in config.parameters else ""
-            )
-            if text and python_version:
+        named = named_environment(config, model_dir)
+        if named is not None:
+            if python_version:
                 raise invalid_arg(
-                    f"model '{config.name}' has both '{parameter}' and 'PYTHON_VERSION', but an "
-                    "environment has a Python of its own; remove one of them"
+                    f"model '{config.name}' has both '{named.parameter}' and 'PYTHON_VERSION', but "
+                    "an environment has a Python of its own; remove one of them"
                 )
-            if text:
-                path = model_dir / text.replace(MODEL_DIRECTORY, str(model_dir))
-                if path.name.endswith(ARCHIVES) and path.is_file():
-                    path = await self._unpacked(path)
-                return self._executable(path, parameter, config.name)
+            path = named.path
+            if named.is_archive:
+                path = await self._unpacked(path)
+            if fault := environment_fault(path):
+                raise NaiadError(
+                    Code.INVALID_ARG, named.message(fault), details=f"looked for '{path}'"
+                )
+            return _interpreter(path), self._variables(_folder_of(path))
         if (self._should_install and (model_dir / REQUIREMENTS).is_file()) or python_version:
             base = Path(sys.executable)
             if python_version:
@@ -96,20 +99,6 @@ class PythonEnvironments:
             folder = await self._from_requirements(config.name, model_dir, base)
             return folder / "bin" / "python", self._variables(folder)
         return None
-
-    def _executable(self, path: Path, parameter: str, model: str) -> tuple[Path, dict[str, str]]:
-        """Returns (interpreter, environment variables). `path` is the folder of an environment, or
-        an interpreter."""
-        if path.is_file():
-            return path, self._variables(path.parent.parent)
-        if not (path / "bin" / "python").exists():
-            reason = (
-                "there is no bin/python in it" if path.exists() else "no such file or directory"
-            )
-            raise invalid_arg(
-                f"parameter '{parameter}' of model '{model}' names no Python environment: {reason}"
-            )
-        return path / "bin" / "python", self._variables(path)
 
     def _variables(self, folder: Path) -> dict[str, str]:
         """The environment variables of models, with those that `activate` would set."""
@@ -252,6 +241,62 @@ class PythonEnvironments:
             yield is_complete
         finally:
             os.close(descriptor)
+
+
+class NamedEnvironment(msgspec.Struct, frozen=True):
+    """What a parameter names: the folder of an environment, an archive, or an interpreter."""
+
+    model: str
+    parameter: str
+    path: Path
+    model_dir: Path
+
+    @property
+    def is_archive(self) -> bool:
+        return self.path.name.endswith(ARCHIVES) and self.path.is_file()
+
+    @property
+    def is_in_model(self) -> bool:
+        return Path(os.path.normpath(self.path)).is_relative_to(self.model_dir)
+
+    @property
+    def shown(self) -> str:
+        """The path as clients may see it: that of a file of the model begins with its name."""
+        if not self.is_in_model:
+            return str(self.path)
+        return f"{self.model}/{os.path.relpath(self.path, self.model_dir)}"
+
+    def message(self, fault: str) -> str:
+        return (
+            f"parameter '{self.parameter}' of model '{self.model}' names no Python environment: "
+            f"{fault}: {self.shown}"
+        )
+
+
+def named_environment(config: ModelConfig, model_dir: Path) -> NamedEnvironment | None:
+    # A worker has another directory than the server.
+    folder = model_dir.absolute()
+    for parameter in (EXECUTION_ENV_PATH, PYTHON_VENV):
+        text = config.parameters[parameter].string_value if parameter in config.parameters else ""
+        if text:
+            path = folder / text.replace(MODEL_DIRECTORY, str(folder))
+            return NamedEnvironment(config.name, parameter, path, folder)
+    return None
+
+
+def environment_fault(path: Path) -> str:
+    """Why this is neither an environment nor an interpreter; empty if it is one."""
+    if path.is_file() or (path / "bin" / "python").exists():
+        return ""
+    return "there is no bin/python in it" if path.exists() else "no such file or directory"
+
+
+def _interpreter(path: Path) -> Path:
+    return path if path.is_file() else path / "bin" / "python"
+
+
+def _folder_of(path: Path) -> Path:
+    return path.parent.parent if path.is_file() else path
 
 
 def default_cache() -> Path:

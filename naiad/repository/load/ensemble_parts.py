@@ -21,6 +21,10 @@ from naiad.repository.store import Store
 
 Infer = Callable[[Job], ResponseStream]
 
+LATEST_VERSION = -1
+"""The `model_version` of a step that takes the latest. A step that leaves it out asks for version
+0, as in Triton."""
+
 
 class EnsembleParts:
     def __init__(self, entries: Entries, sources: ModelSources) -> None:
@@ -91,12 +95,12 @@ class EnsembleParts:
             raise invalid_arg(
                 f"ensemble '{ensemble}' depends on '{name}' which has no loaded version.{detail}"
             )
-        if version > 0 and version not in entry.models:
+        if version != LATEST_VERSION and version not in entry.models:
             raise invalid_arg(
                 f"ensemble '{ensemble}' depends on '{name}' whose required version {version} "
                 "is not loaded."
             )
-        return entry.models[version] if version > 0 else entry.latest
+        return entry.latest if version == LATEST_VERSION else entry.models[version]
 
     def infer_in(self, source: ModelSource, infer: Infer) -> Infer:
         """The function that sends the steps' requests to the models of the right namespace."""

@@ -253,6 +253,59 @@ async def test_a_model_may_name_its_own_environment(
     assert launch.environment["PATH"].startswith(f"{tmp_path}/env/bin:")
 
 
+@pytest.mark.parametrize("parameter", ["PYTHON_VENV", "EXECUTION_ENV_PATH"])
+@pytest.mark.parametrize("text", ["$$TRITON_MODEL_DIRECTORY/env", "env", "../m/env"])
+async def test_the_model_may_be_in_a_relative_repository(
+    environments: PythonEnvironments,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    parameter: str,
+    text: str,
+) -> None:
+    script(tmp_path / "models/m/env/bin/python", f'exec {sys.executable} "$@"')
+    monkeypatch.chdir(tmp_path)
+    launch = await environments.prepare(config(**{parameter: text}), Path("models/m"))
+    assert launch is not None
+    assert os.path.isabs(launch.command[0])
+    assert os.path.samefile(launch.command[0], tmp_path / "models/m/env/bin/python")
+
+
+async def test_an_archive_may_be_in_a_relative_repository(
+    environments: PythonEnvironments,
+    pack: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pack(member("bin/python", f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode(), mode=0o755))
+    monkeypatch.chdir(tmp_path.parent)
+    named = {"EXECUTION_ENV_PATH": "$$TRITON_MODEL_DIRECTORY/environment.tar.gz"}
+    assert await environments.prepare(config(**named), Path(tmp_path.name)) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/no/such/place", "no such file or directory: /no/such/place"),
+        ("$$TRITON_MODEL_DIRECTORY/e.tar.gz", "no such file or directory: m/e.tar.gz"),
+        ("env", "no such file or directory: m/env"),
+        ("empty", "there is no bin/python in it: m/empty"),
+    ],
+)
+async def test_the_message_says_where_it_looked(
+    environments: PythonEnvironments,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    shown: str,
+) -> None:
+    (tmp_path / "m" / "empty").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NaiadError) as error:
+        await environments.prepare(config(EXECUTION_ENV_PATH=text), Path("m"))
+    assert error.value.message.endswith(f"names no Python environment: {shown}")
+    assert error.value.details.startswith("looked for '/")
+
+
 @pytest.mark.parametrize("text", ["/no/such/place", "empty"])
 async def test_a_missing_environment_is_refused(
     environments: PythonEnvironments, tmp_path: Path, text: str
