@@ -13,12 +13,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from naiad.cli.serve import ServeCommand, expand_abbreviations
 from naiad.errors import NaiadError
+
+if TYPE_CHECKING:
+    from naiad.settings import Settings
 from naiad.machine.telemetry import switch_off_telemetry
 from naiad.settings.option import OptionError
 from naiad.settings.resolve import TRITONSERVER_DEFAULTS, suggestion
@@ -145,13 +148,29 @@ naiad.add_command(
     is_flag=True,
     help="Also load each model once, in a worker as the server does, and end it again.",
 )
-def check(directories: tuple[Path, ...], write: bool, examples: tuple[str, ...], load: bool) -> int:
+@click.option(
+    "--backend-directory",
+    metavar="DIR",
+    default="/opt/tritonserver/backends",
+    help="The folder of the server's own backends, as for naiad serve.",
+)
+def check(
+    directories: tuple[Path, ...],
+    write: bool,
+    examples: tuple[str, ...],
+    load: bool,
+    backend_directory: str,
+) -> int:
     """Check model repositories without serving them.
 
     Reports each problem with its file and line, what was found, what was expected and how to fix
-    it. The exit code is 1 if a model would fail to load.
+    it. The exit code is 1 if a model would fail to load on any machine. What only this machine
+    lacks (a GPU, a package, an interpreter) is a warning, and fails with --load.
     """
+    from naiad import wiring
     from naiad.repository.check.check import Severity, check_repository, render_findings
+    from naiad.settings import Settings
+    from naiad.worker.import_backend import BACKENDS
 
     has_failed = False
     if write:
@@ -162,15 +181,24 @@ def check(directories: tuple[Path, ...], write: bool, examples: tuple[str, ...],
             has_failed = has_failed or bool(written.error)
     elif examples:
         raise click.UsageError("--example requires --write")
-    findings = check_repository(directories)
+    settings = Settings(
+        model_repository=tuple(map(str, directories)), backend_directory=backend_directory
+    )
+    options = wiring.config_options(settings)
+    findings = check_repository(
+        directories,
+        options=options,
+        backends=frozenset(BACKENDS) | options.other_backends,
+        should_open=True,
+    )
     click.echo(render_findings(findings), nl=False)
     errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if load and not any(not finding.model for finding in errors):
-        has_failed |= not _try_loads(directories, {finding.model for finding in errors})
+        has_failed |= not _try_loads(settings, {finding.model for finding in errors})
     return 1 if has_failed or errors else 0
 
 
-def _try_loads(directories: tuple[Path, ...], failed: set[str]) -> bool:
+def _try_loads(settings: Settings, failed: set[str]) -> bool:
     """Whether every model that was tried could be loaded."""
     from naiad import log
     from naiad.tools.check_load import Trial, try_loads
@@ -186,7 +214,7 @@ def _try_loads(directories: tuple[Path, ...], failed: set[str]) -> bool:
             click.echo("\n".join(f"    {line}".rstrip() for line in trial.details.splitlines()))
 
     click.echo()
-    try_loads(directories, failed, report)
+    try_loads(settings, failed, report)
     num_loaded = sum(not (trial.error or trial.skipped) for trial in trials)
     click.echo(f"\n{num_loaded} of {len(trials)} models loaded")
     return not any(trial.error for trial in trials)

@@ -225,6 +225,7 @@ class WorkerProcess:
     def _on_close(self, reason: str) -> None:
         # After a bad message the process still runs: it must end now.
         self._signal(signal.SIGKILL)
+        self._theirs.close()
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)

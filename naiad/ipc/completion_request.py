@@ -1,5 +1,5 @@
-"""What `naiad check --write` asks the completion process, and what it returns: JSON on its standard
-input and output."""
+"""What `naiad check` asks the completion process, and what it returns: JSON on its standard input
+and output."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ class CompletionRequest(msgspec.Struct, frozen=True):
     backend: str
     arguments: LoadArguments
     examples: list[Example] = []
+    should_complete: bool = True
+    should_load: bool = False
+    """Load the model, too, with the completed config."""
 
 
 class CompletionResult(msgspec.Struct, frozen=True):

@@ -21,13 +21,19 @@ ALGORITHMS = ("MD5", "SHA256")
 
 async def run_agents(config: ModelConfig, model_dir: Path) -> None:
     """Raises NaiadError if the model must not be loaded."""
+    if config.model_repository_agents.agents:
+        await asyncio.to_thread(check_agents, config, model_dir)
+
+
+def check_agents(config: ModelConfig, model_dir: Path) -> None:
+    """Like `run_agents`, and blocks."""
     for agent in config.model_repository_agents.agents:
         if agent.name != "checksum":
             raise invalid_arg(
                 f"unable to find repository agent '{agent.name}' of model '{config.name}': "
                 "this server has 'checksum'"
             )
-        await asyncio.to_thread(_check, agent, model_dir)
+        _check(agent, model_dir)
 
 
 def _check(agent: ModelRepositoryAgents.Agent, model_dir: Path) -> None:

@@ -20,7 +20,7 @@ from naiad.repository.config.problem import Problem
 
 CONFIG_FILE = "config.pbtxt"
 # Directories of a model that are not versions, and are not mistakes either.
-NOT_VERSIONS = frozenset({"warmup", "initial_state", "configs"})
+NOT_VERSIONS = frozenset({"warmup", "initial_state", "configs", "wheels"})
 _MAX_VERSION = 2**63 - 1
 
 

@@ -3,7 +3,8 @@
 In:  repositories, and the models to leave out. Out: a `Trial` for each model, as soon as it is
      known.
 Rule: one instance of one model at a time, so that a repository that does not fit the machine as a
-      whole can still be checked. Ensembles have no worker: `naiad check` compares their steps.
+      whole can still be checked. Ensembles have no worker: they come last, and are compared with
+      the configs of the models that loaded.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,8 @@ from naiad.instances.template_process import Templates
 from naiad.ipc.work import ControlOperation
 from naiad.metrics.custom import CustomMetrics
 from naiad.metrics.operation import MetricOperation
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.repository.config.ensemble_fit import is_decoupled_ensemble, validate_ensemble
 from naiad.repository.load.copies import CopyStarter
 from naiad.repository.load.failure import brief_reason
 from naiad.repository.load.loader import Loader
@@ -45,8 +48,13 @@ class Trial(msgspec.Struct, frozen=True):
     details: str = ""
     skipped: str = ""
     """Why the model was not loaded at all."""
+    fits: int = 0
+    """An ensemble that fits this many models."""
 
     def line(self) -> str:
+        if self.fits:
+            models = "model" if self.fits == 1 else "models"
+            return f"{self.model}: fits its {self.fits} {models}"
         if self.skipped:
             return f"{self.model}: not loaded: {self.skipped}"
         if not self.error:
@@ -80,26 +88,25 @@ class LoneServices:
         raise _alone(operation.model_name)
 
 
-def try_loads(
-    paths: Sequence[Path], failed: Collection[str], report: Callable[[Trial], None]
-) -> None:
+def try_loads(settings: Settings, failed: Collection[str], report: Callable[[Trial], None]) -> None:
     """`failed` are models that are known to have errors."""
 
     async def run() -> None:
-        async for trial in _trials(paths, failed):
+        async for trial in _trials(settings, failed):
             report(trial)
 
     asyncio.run(run())
 
 
-async def _trials(paths: Sequence[Path], failed: Collection[str]) -> AsyncIterator[Trial]:
+async def _trials(settings: Settings, failed: Collection[str]) -> AsyncIterator[Trial]:
     loop = asyncio.get_running_loop()
-    settings = Settings(model_repository=tuple(map(str, paths)))
     templates = Templates(loop, wiring.worker_setup(settings, os.environ))
     options = wiring.config_options(settings)
     loader = Loader(LoopClock(loop), templates, LoneServices(), wiring.load_options(settings))
+    loaded: dict[str, ModelConfig] = {}
+    ensembles: list[tuple[Path, ModelSource]] = []
     try:
-        for path in paths:
+        for path in map(Path, settings.model_repository):
             store = LocalStore(path)
             sources = ModelSources([store], options)
             for name in sorted(store.names()):
@@ -110,9 +117,9 @@ async def _trials(paths: Sequence[Path], failed: Collection[str]) -> AsyncIterat
                 try:
                     source = sources.read(name, store, Override())
                     if source.is_ensemble:
-                        yield Trial(path, name, skipped="an ensemble has no worker of its own")
+                        ensembles.append((path, source))
                         continue
-                    await _load(source, CopyStarter(sources, loader))
+                    loaded[name] = await _load(source, CopyStarter(sources, loader))
                     yield Trial(path, name, time.monotonic() - started)
                 except NaiadError as error:
                     seconds = time.monotonic() - started
@@ -121,10 +128,41 @@ async def _trials(paths: Sequence[Path], failed: Collection[str]) -> AsyncIterat
                     yield Trial(path, name, seconds, error.message, details.strip("\n"))
     finally:
         templates.close()
+    for trial in _fit(ensembles, loaded):
+        yield trial
 
 
-async def _load(source: ModelSource, starter: CopyStarter) -> None:
-    """Raises NaiadError."""
+def _fit(
+    waiting: list[tuple[Path, ModelSource]], loaded: dict[str, ModelConfig]
+) -> Iterator[Trial]:
+    """Ensembles of ensembles come after their parts."""
+    while waiting:
+        ready = [entry for entry in waiting if loaded.keys() >= set(entry[1].parts)]
+        for path, source in ready or waiting:
+            missing = sorted(set(source.parts) - loaded.keys())
+            if missing:
+                error = (
+                    f"ensemble '{source.name}' depends on '{missing[0]}' which has no loaded "
+                    "version"
+                )
+                yield Trial(path, source.name, error=error)
+                continue
+            fit = validate_ensemble(source.config, loaded, lines=source.file.lines)
+            if fit.errors:
+                first = fit.errors[0]
+                details = f"expected: {first.expected}" if first.expected else ""
+                yield Trial(path, source.name, error=first.sentence(), details=details)
+                continue
+            decoupled = is_decoupled_ensemble(source.config, loaded)
+            source.config.model_transaction_policy.decoupled = decoupled
+            loaded[source.name] = source.config
+            yield Trial(path, source.name, fits=len(source.parts))
+        waiting = [entry for entry in waiting if entry not in ready] if ready else []
+
+
+async def _load(source: ModelSource, starter: CopyStarter) -> ModelConfig:
+    """Returns the config of the latest version as the model has completed it. Raises
+    NaiadError."""
     config = source.config
     if config.instance_group:
         first = type(config.instance_group[0])()
@@ -137,7 +175,9 @@ async def _load(source: ModelSource, starter: CopyStarter) -> None:
         copy = (await starter.start(source, [version]))[version]
         if not isinstance(copy, Model):
             raise copy
+        config = copy.config
         await copy.stop(FINALIZE_LIMIT_S)
+    return config
 
 
 def _alone(name: str) -> NaiadError:

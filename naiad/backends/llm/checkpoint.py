@@ -19,7 +19,7 @@ from naiad.errors import NaiadError, invalid_arg, not_found, unavailable
 PULLED = {"smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf"}
 """Name for `naiad pull` -> file in the cache."""
 _CACHE_ERRORS = (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 HUB_FILES = [
     "*.safetensors",
     "*.json",

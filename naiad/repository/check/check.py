@@ -2,7 +2,8 @@
 
 In:  the paths of model repositories. Out: findings, each with file, line, what was found, what was
      expected and the likely fix.
-Rule: an error is a problem that would fail the load; a warning is very probably a mistake.
+Rule: an error is a problem that would fail the load on any machine; a warning is very probably a
+      mistake, or something that only this machine lacks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ import msgspec
 from naiad.core.installed_backends import installed_backends
 from naiad.errors import NaiadError
 from naiad.pb.model_config_pb2 import ModelConfig
-from naiad.repository.check.files import check_data_files, check_model_files, check_versions
+from naiad.repository.agents import check_agents
+from naiad.repository.check.files import (
+    check_data_files,
+    check_model_files,
+    check_versions,
+    completes_itself,
+)
 from naiad.repository.check.finding import Finding, Severity, render_finding, render_findings
 from naiad.repository.check.framework_files import LLM_BACKENDS, check_checkpoint
 from naiad.repository.check.layout import (
@@ -27,6 +34,8 @@ from naiad.repository.check.layout import (
     loose_file,
     misplaced_file,
 )
+from naiad.repository.check.machine import LACKING, check_instance_count, check_machine
+from naiad.repository.check.model_reader import may_open, read_model
 from naiad.repository.check.packages import IsInstalled, check_package, is_installed
 from naiad.repository.config.config import (
     ConfigOptions,
@@ -38,6 +47,9 @@ from naiad.repository.config.ensemble_fit import cycle_message, find_cycle, vali
 from naiad.repository.config.problem import InvalidConfigError, Problem, ProblemList
 from naiad.repository.config.suggestion import nearest
 from naiad.repository.config.validate import validate_config
+from naiad.repository.load.before_start import require_readable, require_startable
+from naiad.repository.load.ensemble_parts import LATEST_VERSION
+from naiad.repository.model_source import CONFIGURING_BACKENDS
 from naiad.repository.scan import (
     CONFIG_FILE,
     ModelDirectory,
@@ -45,8 +57,12 @@ from naiad.repository.scan import (
     scan_repository,
     select_versions,
 )
+from naiad.settings import Settings
 from naiad.worker.import_backend import BACKENDS
 
+MAX_INSTANCES = Settings().max_model_instances
+WARNINGS = LACKING | {"no-tensors", "python-execute"}
+"""Problems of a model that loads, here or on another machine."""
 __all__ = ["Finding", "Severity", "check_repository", "render_finding", "render_findings"]
 
 
@@ -56,6 +72,10 @@ class _Model(msgspec.Struct, frozen=True):
     file: ModelConfigFile | None
     """None if the configuration cannot be read."""
     is_sound: bool
+    config: ModelConfig | None = None
+    """As completed by the model file, where check may open it."""
+    is_final: bool = True
+    """The model does not add tensors to it when it is loaded."""
 
 
 def check_repository(
@@ -64,17 +84,24 @@ def check_repository(
     options: ConfigOptions | None = None,
     backends: Collection[str] = frozenset(BACKENDS),
     is_installed: IsInstalled = is_installed,
+    should_open: bool = False,
 ) -> list[Finding]:
     """`backends` are the known backends. A server with a --backend-directory knows more.
-    `is_installed` tells whether a package can be imported."""
-    return _Check(options or ConfigOptions(), backends, is_installed).run(paths)
+    `is_installed` tells whether a package can be imported. `should_open` opens model files of
+    frameworks as a load does, which takes a second for each."""
+    return _Check(options or ConfigOptions(), backends, is_installed, should_open).run(paths)
 
 
 class _Check:
     def __init__(
-        self, options: ConfigOptions, backends: Collection[str], is_installed: IsInstalled
+        self,
+        options: ConfigOptions,
+        backends: Collection[str],
+        is_installed: IsInstalled,
+        should_open: bool,
     ) -> None:
         self._is_installed = is_installed
+        self._should_open = should_open
         self._options = options
         self._backends = backends
         self._findings: list[Finding] = []
@@ -133,7 +160,6 @@ class _Check:
             for problem in problems:
                 self._add(severity, repository, directory.name, problem)
 
-        add(Severity.WARNING, directory.warnings)
         add(Severity.WARNING, list(_misplaced_configs(directory, self._options)))
         try:
             file = read_model_config(directory.path, options=self._options)
@@ -143,30 +169,70 @@ class _Check:
                 name = directory.name
                 fix = f"move {name}/{misplaced} to {name}/1/{misplaced}"
                 error.problems[0] = msgspec.structs.replace(error.problems[0], fix=fix)
+            add(Severity.WARNING, directory.warnings)
             add(Severity.ERROR, error.problems)
             return _Model(repository, directory, None, is_sound=False)
-        errors, warnings = self._judge(file)
+        add(Severity.WARNING, file.directory.warnings)
+        config, problems = self._judge(file)
+        errors = [problem for problem in problems if problem.code not in WARNINGS]
+        warnings = [problem for problem in problems if problem.code in WARNINGS]
         add(Severity.ERROR, errors)
-        add(Severity.WARNING, [*file.notes, *warnings])
-        return _Model(repository, directory, file, is_sound=not errors)
+        add(Severity.WARNING, [*file.notes, *warnings, *_check_doubtful(file)])
+        return _Model(repository, directory, file, not errors, config, self._is_final(file, config))
 
-    def _judge(self, file: ModelConfigFile) -> tuple[list[Problem], list[Problem]]:
-        errors: list[Problem] = []
-        warnings: list[Problem] = []
-        for problem in validate_config(file.config, lines=file.lines, options=self._options):
-            # Repositories may be checked on a machine without a GPU, where this is only a warning.
-            is_elsewhere = problem.code == "instance-gpus" and not self._options.gpus
-            (warnings if is_elsewhere else errors).append(problem)
+    def _judge(self, file: ModelConfigFile) -> tuple[ModelConfig, list[Problem]]:
+        """Returns the config as the model file completes it, too."""
+        is_final = self._is_final(file, file.config)
+        problems = [
+            problem
+            for problem in validate_config(file.config, lines=file.lines, options=self._options)
+            # They may name tensors that the model adds.
+            if is_final or not problem.path.startswith(("batch_input", "batch_output"))
+        ]
         if file.misnamed is not None:
-            errors.append(file.misnamed)
-        errors += [*self._check_backend(file), *check_versions(file), *check_data_files(file)]
-        errors += check_package(file, self._is_installed)
+            problems.append(file.misnamed)
+        problems += [*self._check_backend(file), *check_versions(file), *check_data_files(file)]
+        problems += [*check_package(file, self._is_installed), *check_machine(file)]
         if file.config.backend in LLM_BACKENDS:
-            errors += check_checkpoint(file, self._is_installed)
-        for problem in check_model_files(file, self._is_installed):
-            (warnings if problem.code == "no-tensors" else errors).append(problem)
-        warnings += [*_check_doubtful(file)]
-        return errors, warnings
+            problems += check_checkpoint(file, self._is_installed)
+        problems += check_model_files(file, self._is_installed, opens_files=self._should_open)
+        if any(problem.code not in WARNINGS for problem in problems):
+            return file.config, problems
+        config, more = self._load(file)
+        return config, problems + [problem for problem in more if problem not in problems]
+
+    def _load(self, file: ModelConfigFile) -> tuple[ModelConfig, list[Problem]]:
+        """What a load reads and refuses before it starts a worker, and what it reads from a model
+        file."""
+        config, directory, place = file.config, file.directory.path, ""
+        versions = select_versions(file.versions, config.version_policy)
+        problems: list[Problem] = []
+        try:
+            if not config.HasField("ensemble_scheduling"):
+                check_agents(config, directory)
+                require_startable(config, MAX_INSTANCES)
+            for version in versions if self._should_open else []:
+                path = file.directory.versions[version] / config.default_model_filename
+                if may_open(file.config, path, self._is_installed):
+                    place = f"{config.name}/{version}/{path.name}"
+                    config = read_model(file.config, version, directory, self._options)
+                    problems = validate_config(config, lines=file.lines, options=self._options)
+            place = ""
+            if self._is_final(file, config):
+                require_readable(config, versions, directory)
+        except NaiadError as error:
+            problems.append(_load_problem(file, place, error))
+        return config, problems
+
+    def _is_final(self, file: ModelConfigFile, config: ModelConfig) -> bool:
+        """The model does not add tensors to this config when it is loaded."""
+        if (config.input and config.output) or config.HasField("ensemble_scheduling"):
+            return True
+        if not self._options.is_auto_complete_enabled:
+            return True
+        if config.backend == "python":
+            return not completes_itself(file)
+        return config.backend not in CONFIGURING_BACKENDS | self._options.other_backends
 
     def _check_backend(self, file: ModelConfigFile) -> list[Problem]:
         backend = file.config.backend
@@ -214,7 +280,7 @@ class _Check:
 
     def _check_ensembles(self) -> None:
         by_name = {model.directory.name: model for model in self._models}
-        configs = {name: model.file.config for name, model in by_name.items() if model.file}
+        configs = {name: model.config for name, model in by_name.items() if model.config}
         ensembles = {
             name: config
             for name, config in configs.items()
@@ -229,21 +295,34 @@ class _Check:
                 turned = cycle[cycle.index(name) :] + cycle[: cycle.index(name)]
                 self._add_ensemble_problem(model, turned)
                 continue
-            steps = ensemble.ensemble_scheduling.step
-            # The tensors of a step's model can be compared only if its config is valid and names
-            # them; some models name them only when they are loaded.
-            is_known = all(
-                _is_described(by_name[s.model_name]) for s in steps if s.model_name in by_name
-            )
-            if is_known or any(step.model_name not in by_name for step in steps):
-                fit = validate_ensemble(ensemble, configs, lines=model.file.lines)
-                for severity, problems in (
-                    (Severity.ERROR, fit.errors),
-                    (Severity.WARNING, fit.doubts),
-                ):
-                    for problem in problems:
-                        self._add(severity, model.repository, name, problem)
+            self._fit_ensemble(model, ensemble, configs, by_name)
             self._check_step_versions(model, ensemble, by_name)
+
+    def _fit_ensemble(
+        self,
+        model: _Model,
+        ensemble: ModelConfig,
+        configs: dict[str, ModelConfig],
+        by_name: dict[str, _Model],
+    ) -> None:
+        """A step can be compared only if the config of its model is valid and names its tensors."""
+        assert model.file
+        names = {step.model_name for step in ensemble.ensemble_scheduling.step} & by_name.keys()
+        broken = {name for name in names if not by_name[name].is_sound}
+        unknown = {name for name in names - broken if not by_name[name].is_final}
+        known = {name: configs[name] for name in configs if name not in broken}
+        fit = validate_ensemble(
+            ensemble,
+            known | dict.fromkeys(broken, ModelConfig()),
+            lines=model.file.lines,
+            unknown=broken | unknown,
+        )
+        problems = [(Severity.ERROR, problem) for problem in fit.errors]
+        problems += [(Severity.WARNING, problem) for problem in fit.doubts]
+        if self._should_open:
+            problems += [(Severity.WARNING, _not_compared(model.file, name)) for name in unknown]
+        for severity, problem in problems:
+            self._add(severity, model.repository, ensemble.name, problem)
 
     def _add_ensemble_problem(self, model: _Model, cycle: list[str]) -> None:
         assert model.file
@@ -267,7 +346,7 @@ class _Check:
         found = ProblemList(model.file.lines)
         for index, step in enumerate(ensemble.ensemble_scheduling.step):
             other = by_name.get(step.model_name)
-            if step.model_version == -1 or other is None or other.file is None:
+            if step.model_version == LATEST_VERSION or other is None or other.file is None:
                 continue
             served = select_versions(other.file.versions, other.file.config.version_policy)
             if step.model_version not in served:
@@ -290,12 +369,35 @@ class _Check:
             self._add(Severity.ERROR, model.repository, ensemble.name, problem)
 
 
-def _is_described(model: _Model) -> bool:
-    return (
-        model.file is not None
-        and model.is_sound
-        and bool(model.file.config.input or model.file.config.output)
+def _load_problem(file: ModelConfigFile, place: str, error: NaiadError) -> Problem:
+    """`place` is the model file, if it was being read."""
+    message, _, advice = error.message.strip("\n").partition(". Put this into ")
+    config = file.lines.file_name or file.config.name
+    return Problem(
+        code="load",
+        message=message,
+        file=place or config,
+        expected="" if advice else "a config that fits the model",
+        fix=f"put this into {advice}" if advice else "",
     )
+
+
+def _not_compared(file: ModelConfigFile, part: str) -> Problem:
+    found = ProblemList(file.lines)
+    index = next(
+        at
+        for at, step in enumerate(file.config.ensemble_scheduling.step)
+        if step.model_name == part
+    )
+    found.add(
+        "ensemble-unknown",
+        f"ensemble {file.config.name} is not compared with {part}, which names its tensors only "
+        "when it is loaded",
+        f"ensemble_scheduling.step[{index}].model_name",
+        found="no inputs and outputs",
+        expected=f"input and output in {part}/config.pbtxt, or naiad check --load",
+    )
+    return found.problems[0]
 
 
 def _check_doubtful(file: ModelConfigFile) -> list[Problem]:
@@ -345,6 +447,7 @@ def _check_doubtful(file: ModelConfigFile) -> list[Problem]:
             found="max_batch_size 0",
             expected=expected,
         )
+    check_instance_count(config, found)
     return found.problems
 
 

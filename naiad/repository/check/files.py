@@ -13,13 +13,14 @@ from pathlib import Path
 
 from naiad.core.datatype import BY_CONFIG_NUMBER
 from naiad.repository.check.framework_files import check_model_file
+from naiad.repository.check.model_reader import may_open
 from naiad.repository.check.packages import IsInstalled, is_installed
 from naiad.repository.check.source import check_python_source
 from naiad.repository.config.autocomplete import MODEL_FILES
 from naiad.repository.config.config import ModelConfigFile
 from naiad.repository.config.problem import Problem, ProblemList
 from naiad.repository.config.source_map import entry_path
-from naiad.repository.environment.python_environment import REQUIREMENTS
+from naiad.repository.environment.python_environment import REQUIREMENTS, named_environment
 from naiad.repository.scan import select_versions
 
 
@@ -62,9 +63,10 @@ def _version_fix(file: ModelConfigFile) -> str:
 
 
 def check_model_files(
-    file: ModelConfigFile, is_installed: IsInstalled = is_installed
+    file: ModelConfigFile, is_installed: IsInstalled = is_installed, *, opens_files: bool = False
 ) -> Iterator[Problem]:
-    """Checks only backends whose model is a file with a known name."""
+    """Checks only backends whose model is a file with a known name. `opens_files`: what can be
+    opened is opened afterwards, and tells more."""
     config = file.config
     if config.backend not in MODEL_FILES or config.runtime or config.cc_model_filenames:
         return
@@ -83,8 +85,9 @@ def check_model_files(
                 fix="put the file there, or name it in default_model_filename",
             )
         elif config.backend != "python":
-            yield from check_model_file(file, path, shown, is_installed)
-        elif "EXECUTION_ENV_PATH" not in config.parameters:
+            is_opened = opens_files and may_open(config, path, is_installed)
+            yield from check_model_file(file, path, shown, is_installed, is_opened=is_opened)
+        elif named_environment(config, file.directory.path) is None:
             has_own_packages = (file.directory.path / REQUIREMENTS).is_file()
             yield from check_python_source(
                 path,
@@ -93,6 +96,18 @@ def check_model_files(
                 folders=[] if has_own_packages else [directory, file.directory.path],
                 is_installed=is_installed,
             )
+
+
+def completes_itself(file: ModelConfigFile) -> bool:
+    """Whether the source of a Python model mentions `auto_complete_config`, in any version."""
+    for directory in file.directory.versions.values():
+        try:
+            source = (directory / file.config.default_model_filename).read_bytes()
+        except OSError:
+            continue
+        if b"auto_complete_config" in source:
+            return True
+    return False
 
 
 def check_data_files(file: ModelConfigFile) -> list[Problem]:

@@ -29,13 +29,20 @@ from naiad.repository.config.config_json import config_to_json
 from naiad.repository.config.problem import Problem
 from naiad.repository.scan import select_versions
 
+SHAPELESS = "no-shapes"
 LLM_BACKENDS = frozenset({"llm", "vllm", "tensorrtllm"})
 
 
 def check_model_file(
-    file: ModelConfigFile, path: Path, shown: str, is_installed: IsInstalled
+    file: ModelConfigFile,
+    path: Path,
+    shown: str,
+    is_installed: IsInstalled,
+    *,
+    is_opened: bool,
 ) -> Iterator[Problem]:
-    """`path` is the file of one version, which exists."""
+    """`path` is the file of one version, which exists. `is_opened`: the backend will open it, so
+    only what says more than the backend is looked for."""
     if path.is_dir():
         return
     match file.config.backend:
@@ -43,7 +50,8 @@ def check_model_file(
             fault = onnx_fault(path)
             # Operators of a library are not known without it.
             has_library = bool(file.config.model_operations.op_library_filename)
-            if not fault and not has_library and is_installed("onnxruntime"):
+            may_ask = not (fault or has_library or is_opened)
+            if may_ask and is_installed("onnxruntime"):
                 fault = session_fault(path)
             if fault:
                 yield Problem(
@@ -55,7 +63,8 @@ def check_model_file(
                     fix="export or copy the model again",
                 )
         case "pytorch":
-            yield from _check_torch(file, path, shown)
+            problems = _check_torch(file, path, shown)
+            yield from (found for found in problems if not (is_opened and found.code == SHAPELESS))
 
 
 def _check_torch(file: ModelConfigFile, path: Path, shown: str) -> Iterator[Problem]:
@@ -88,7 +97,7 @@ def _check_torch(file: ModelConfigFile, path: Path, shown: str) -> Iterator[Prob
         )
     elif kind is FileKind.TORCHSCRIPT and not (config.input or config.output):
         yield Problem(
-            code="no-shapes",
+            code=SHAPELESS,
             message=f"model '{config.name}' has no input and output in its config, and TorchScript "
             "does not tell their shapes",
             file=shown,
@@ -135,6 +144,7 @@ def check_checkpoint(file: ModelConfigFile, is_installed: IsInstalled) -> Iterat
                 f"no engine for checkpoint '{path.name}' is installed",
                 found="neither torch nor openvino-genai" if not engines else "only openvino-genai",
                 fix=install_command("llm"),
+                code="engine-package",
             )
 
 
@@ -150,10 +160,16 @@ def _options(file: ModelConfigFile, directory: Path) -> LlmOptions:
 
 
 def _checkpoint_problem(
-    file: ModelConfigFile, message: str, *, found: str = "", expected: str = "", fix: str = ""
+    file: ModelConfigFile,
+    message: str,
+    *,
+    found: str = "",
+    expected: str = "",
+    fix: str = "",
+    code: str = "checkpoint",
 ) -> Problem:
     return Problem(
-        code="checkpoint",
+        code=code,
         message=message,
         file=f"{file.config.name}/config.pbtxt",
         found=found,

@@ -36,6 +36,11 @@ def is_installed(package: str) -> bool:
         return False
 
 
+def package_of(backend: str) -> str:
+    """The package of a backend whose models are files; empty for others."""
+    return _PACKAGES.get(backend, ("", ""))[0]
+
+
 def check_package(file: ModelConfigFile, is_installed: IsInstalled) -> list[Problem]:
     found = ProblemList(file.lines)
     backend = file.config.backend
@@ -80,7 +85,8 @@ def check_imports(
                 source=ast.unparse(statement),
                 found=f"no module '{package}' in {sys.prefix} or next to the model",
                 expected="a module that is installed where Naiad is, or in the model's environment",
-                fix=f"pip install {package}, or list it in a requirements.txt next to config.pbtxt",
+                fix=f"install the package that has the module '{package}', or list it in a "
+                "requirements.txt next to config.pbtxt",
             )
 
 

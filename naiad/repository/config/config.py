@@ -7,7 +7,9 @@ Rule: this file reads and completes; validate decides whether the result may be 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -72,12 +74,25 @@ def read_model_config(
         )
         parsed = parse_text(text, ModelConfig, f"{model_dir.name}/{path.relative_to(model_dir)}")
         config, lines, notes = parsed.message, parsed.lines, parsed.notes
+    directory = _without_named_folders(directory, config)
     is_misnamed = config.name not in ("", model_dir.name)
     misnamed = _wrong_name(config.name, model_dir.name, lines) if is_misnamed else None
     fill_backend(config, model_dir.name, _newest_files(directory))
     fill_defaults(config)
     fill_instance_groups(config, options.gpus)
     return ModelConfigFile(config, directory, lines, notes, misnamed)
+
+
+def _without_named_folders(directory: ModelDirectory, config: ModelConfig) -> ModelDirectory:
+    """A folder that a parameter or requirements.txt names is no version with a wrong name."""
+    if not directory.warnings:
+        return directory
+    texts = [parameter.string_value for parameter in config.parameters.values()]
+    with contextlib.suppress(OSError):
+        texts.append((directory.path / "requirements.txt").read_text("utf-8", "replace"))
+    named = {part for text in texts for part in re.split(r"[\s/=]+", text)}
+    warnings = [warning for warning in directory.warnings if warning.found not in named]
+    return msgspec.structs.replace(directory, warnings=warnings)
 
 
 def config_path(model_dir: Path, options: ConfigOptions) -> Path:

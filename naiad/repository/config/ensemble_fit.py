@@ -7,7 +7,7 @@ Rule: called when all models are known: when the ensemble is loaded, and by `nai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -44,8 +44,13 @@ class EnsembleFit(msgspec.Struct, frozen=True):
 
 
 def validate_ensemble(
-    ensemble: ModelConfig, models: Mapping[str, ModelConfig], *, lines: SourceMap | None = None
+    ensemble: ModelConfig,
+    models: Mapping[str, ModelConfig],
+    *,
+    lines: SourceMap | None = None,
+    unknown: Collection[str] = (),
 ) -> EnsembleFit:
+    """`unknown` are models whose tensors are not known: their steps fit."""
     found, doubts = ProblemList(lines or SourceMap()), ProblemList(lines or SourceMap())
     steps = ensemble.ensemble_scheduling.step
     missing = sorted({step.model_name for step in steps} - set(models))
@@ -54,7 +59,8 @@ def validate_ensemble(
         return EnsembleFit(found.problems, [])
     fit = _Fit(ensemble, found, doubts)
     for index, step in enumerate(steps):
-        fit.add_step(step, models[step.model_name], f"ensemble_scheduling.step[{index}]")
+        if step.model_name not in unknown:
+            fit.add_step(step, models[step.model_name], f"ensemble_scheduling.step[{index}]")
     if not found.problems:
         _label_responses(ensemble, models, found)
     return EnsembleFit(found.problems, doubts.problems)

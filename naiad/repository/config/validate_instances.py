@@ -8,6 +8,7 @@ from naiad.repository.config.problem import ProblemList
 from naiad.repository.config.validate_io import TENSORRT_PLATFORM
 
 Kind = ModelInstanceGroup.Kind
+_NO_GPU = "use KIND_CPU, or KIND_AUTO to take a GPU only where there is one"
 
 
 def check_instance_groups(config: ModelConfig, options: ConfigOptions, found: ProblemList) -> None:
@@ -62,7 +63,7 @@ def _check_gpus(
     available = ", ".join(str(gpu) for gpu in options.gpus)
     if not group.gpus:
         reason = "specifies no GPUs" if options.gpus else "no GPUs are available"
-        fix = "use KIND_CPU, or KIND_AUTO to take a GPU only where there is one"
+        fix = _NO_GPU
         message = f"{subject} has kind KIND_GPU but {reason}"
         found.add(
             "instance-gpus",
@@ -85,4 +86,5 @@ def _check_gpus(
                 f"{path}.gpus[{at}]",
                 found=f"gpu {gpu}",
                 expected=f"one of: {available or 'none'}",
+                fix="" if options.gpus else _NO_GPU,
             )

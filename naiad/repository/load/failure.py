@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-MAX_REASON_CHARS = 200
+MAX_REASON_CHARS = 320
+"""The place and the fix stand at the end of a problem of a config."""
 
 _PREFIXES = (
     re.compile(r"load failed for model '[^']*': "),

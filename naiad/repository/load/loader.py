@@ -7,7 +7,6 @@ In:  what config.py has read. Out: a Model that can serve, or NaiadError with no
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -38,13 +37,21 @@ from naiad.pb.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from naiad.repository.config.config_json import config_to_json
 from naiad.repository.config.ensemble_fit import is_decoupled_ensemble, validate_ensemble
 from naiad.repository.config.problem import InvalidConfigError
-from naiad.repository.config.worker_settings import PYTHON_VERSION, read_worker_settings
+from naiad.repository.config.worker_settings import read_worker_settings
 from naiad.repository.environment.python_environment import PythonEnvironments
+from naiad.repository.load.before_start import (
+    EXECUTION_TIMEOUT,
+    check_count,
+    check_stub_name,
+    read_seconds,
+    read_spec,
+    require_no_python_version,
+)
 from naiad.repository.load.gpu_limit import GpuLimits
 from naiad.repository.load.host_policies import HostPolicies
 from naiad.repository.load.resize import plan_resize, signature
 from naiad.repository.load.warmup import read_warmup
-from naiad.repository.model import Model, build_spec
+from naiad.repository.model import Model
 from naiad.scheduling.build import build_ensemble, build_scheduler
 from naiad.scheduling.cache.cache import ResponseCache
 from naiad.scheduling.cache.caching import CachingScheduler
@@ -57,12 +64,6 @@ from naiad.settings import LatencyMetrics
 from naiad.shm.arena import Arena
 from naiad.shm.directory import SlotDirectory
 from naiad.worker.import_backend import BACKENDS, find_backend
-
-STUB_NAME_EXCLUDES = frozenset(";|&$`<>()[]{}\\\"'*?~#!")
-"""Triton passes the name of a Python model's instance to a shell, and refuses these characters."""
-EXECUTION_TIMEOUT = "EXECUTION_TIMEOUT_SECS"
-"""Parameter of a model's config: a worker whose `execute` takes longer is killed. Without it, a
-slow worker counts as busy, not as dead."""
 
 
 class LoadOptions(msgspec.Struct, frozen=True):
@@ -182,7 +183,7 @@ class Loader:
     ) -> Model:
         """Returns when every instance is ready. Raises NaiadError; nothing is left running then."""
         started_ns = time.monotonic_ns()
-        spec = self._spec(config, version, versions, model_dir)
+        spec = read_spec(config, version, versions, model_dir)
         statistics = build_statistics(config.name, version, self._options.latency)
         arena = configured.arena if configured is not None else Arena(directory=self.directory)
         plan = self._plan(config, spec, model_dir)
@@ -261,9 +262,7 @@ class Loader:
             raise InvalidConfigError(fit.errors)
         config.model_transaction_policy.decoupled = is_decoupled_ensemble(config, models)
         statistics = build_statistics(config.name, version, self._options.latency)
-        spec = _with_labels_of_parts(
-            self._spec(config, version, versions, model_dir), config, parts
-        )
+        spec = _with_labels_of_parts(read_spec(config, version, versions, model_dir), config, parts)
         find = self._services.find if infer is None or infer == self._services.infer else None
         scheduler = build_ensemble(
             config, version, models, infer or self._services.infer, self._clock, statistics, find
@@ -340,16 +339,6 @@ class Loader:
         await instance.load(process)
         await self._options.gpu_limits.check(instance.arguments)
 
-    def _spec(
-        self, config: ModelConfig, version: int, versions: list[int], model_dir: Path
-    ) -> ModelSpec:
-        try:
-            return build_spec(config, version, versions, model_dir)
-        except OSError as error:
-            raise invalid_arg(
-                f"failed to read a label file of model '{config.name}': {error.strerror}"
-            ) from error
-
     async def _templates_for(
         self, config: ModelConfig, backend: str, version: int, model_dir: Path
     ) -> Templates:
@@ -366,10 +355,7 @@ class Loader:
         if backend == "python" and environments is not None:
             launch = await environments.prepare(config, model_dir, settings.python_version)
         elif settings.python_version:
-            raise invalid_arg(
-                f"model '{config.name}' has the parameter '{PYTHON_VERSION}', which is for Python "
-                f"models; its backend is '{config.backend}'"
-            )
+            require_no_python_version(config)
         templates = self._templates
         if settings.variables:
             templates = self._templates.with_variables(settings.variables, launch)
@@ -427,10 +413,10 @@ class Loader:
         return directory / backend if (directory / backend / "model.py").is_file() else None
 
     def _execution_timeout_ns(self, config: ModelConfig) -> int:
-        return int(_seconds(config, EXECUTION_TIMEOUT, self._options.execution_timeout_s) * 1e9)
+        return int(read_seconds(config, EXECUTION_TIMEOUT, self._options.execution_timeout_s) * 1e9)
 
     def _load_timeout_s(self, config: ModelConfig) -> float:
-        return _seconds(config, LOAD_TIMEOUT, self._options.load_timeout_s)
+        return read_seconds(config, LOAD_TIMEOUT, self._options.load_timeout_s)
 
     def _plan(self, config: ModelConfig, spec: ModelSpec, model_dir: Path) -> InstancePlan:
         return InstancePlan(
@@ -446,7 +432,7 @@ class Loader:
         )
 
     def _places(self, config: ModelConfig, version: int, model_dir: Path) -> list[Place]:
-        self._check_count(config)
+        check_count(config, self._options.max_instances)
         result: list[Place] = []
         for group in config.instance_group:
             if group.host_policy and not self._options.host_policies.knows(group.host_policy):
@@ -460,20 +446,6 @@ class Loader:
                 arguments = self._arguments(config, group, index, version, model_dir, device)
                 result.append(Place(arguments, signature(group, device), read_needs(group, device)))
         return result
-
-    def _check_count(self, config: ModelConfig) -> None:
-        """Raises NaiadError. Each instance is a process, so a wrong digit could stop the
-        machine."""
-        count = sum(
-            max(group.count, 1)
-            * (len(group.gpus) if group.kind == ModelInstanceGroup.KIND_GPU else 1)
-            for group in config.instance_group
-        )
-        if count > self._options.max_instances:
-            raise invalid_arg(
-                f"model '{config.name}' asks for {count} instances in its instance_group, but "
-                f"--max-model-instances allows {self._options.max_instances}"
-            )
 
     def _permit(self, place: Place) -> Permit | None:
         """Raises NaiadError if the server does not have the resources that the instance needs."""
@@ -496,8 +468,8 @@ class Loader:
         options = self._options.backend_config
         backend_dir = self._backend_dir(config.backend)
         if config.backend == "python" or backend_dir is not None:
-            _check_stub_name(config.name)
-            _check_stub_name(group.name)
+            check_stub_name(config.name)
+            check_stub_name(group.name)
         place = self._options.host_policies.place(group, device)
         settings = read_worker_settings(config)
         return LoadArguments(
@@ -547,25 +519,6 @@ def _cores(
             f"core{'' if most == 1 else 's'} here"
         )
     return choose_cores(cores, count, group.name, index)
-
-
-def _check_stub_name(name: str) -> None:
-    if not STUB_NAME_EXCLUDES.isdisjoint(name):
-        raise invalid_arg("Invalid stub name: contains invalid characters")
-
-
-def _seconds(config: ModelConfig, parameter: str, default: float) -> float:
-    """A parameter of the model's config that is a time. Raises NaiadError."""
-    text = config.parameters[parameter].string_value if parameter in config.parameters else ""
-    try:
-        seconds = float(text) if text else default
-    except ValueError:
-        seconds = math.nan
-    if not math.isfinite(seconds):
-        raise invalid_arg(
-            f"parameter '{parameter}' of model '{config.name}' is '{text}', expected seconds"
-        )
-    return max(seconds, 0.0)
 
 
 async def _all_or_none(starts: list[Coroutine[Any, Any, None]]) -> None:

@@ -184,6 +184,7 @@ def _served(
 def _measured_s(folders: list[Path]) -> float:
     """Raises NaiadError if a model does not load."""
     from naiad import log
+    from naiad.settings import Settings
     from naiad.tools.check_load import Trial, try_loads
 
     log.configure(log.LogSettings(log_info=False))
@@ -193,7 +194,7 @@ def _measured_s(folders: list[Path]) -> float:
         click.echo(trial.line(), err=True)
         trials.append(trial)
 
-    try_loads(folders, (), report)
+    try_loads(Settings(model_repository=tuple(map(str, folders))), (), report)
     failed = [trial.model for trial in trials if trial.error]
     if failed:
         raise invalid_arg(f"{', '.join(failed)} did not load; `naiad check --load` tells more")

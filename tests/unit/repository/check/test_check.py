@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from naiad.machine.cpus import usable_cpus
 from naiad.repository.check.check import Finding, check_repository, render_findings
 from naiad.repository.check.layout import layout_hints
 from naiad.repository.config.config import ConfigOptions
@@ -61,6 +62,8 @@ def test_valid_models_have_no_findings(tmp_path: Path) -> None:
         'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "e" } }\n' + IO,
         "print 'two'\n",
     )
+    (tmp_path / "other_python" / "e" / "bin").mkdir(parents=True)
+    (tmp_path / "other_python" / "e" / "bin" / "python").touch()
     step = (
         '{ step { model_name: "plain" model_version: -1 input_map { key: "x" value: "x" } '
         'output_map { key: "y" value: "y" } } }'
@@ -111,11 +114,12 @@ def test_a_missing_repository_and_an_empty_one_are_reported(tmp_path: Path) -> N
 
 
 def test_gpus_of_this_machine_are_checked(tmp_path: Path) -> None:
+    """Another machine may have them, so it is a warning."""
     add(tmp_path, "m", "instance_group { kind: KIND_GPU gpus: 3 }\n" + IO)
-    assert codes(check_repository([tmp_path])) == [("warning", "m", "instance-gpus")]
-    assert codes(check_repository([tmp_path], options=ConfigOptions(gpus=(0,)))) == [
-        ("error", "m", "instance-gpus")
-    ]
+    for gpus in ((), (0,)):
+        findings = check_repository([tmp_path], options=ConfigOptions(gpus=gpus))
+        assert codes(findings) == [("warning", "m", "instance-gpus")]
+    assert check_repository([tmp_path], options=ConfigOptions(gpus=(3,))) == []
 
 
 def test_an_ensemble_of_a_broken_model_has_no_problem_of_its_own(tmp_path: Path) -> None:
@@ -194,22 +198,22 @@ def test_the_example_in_the_documentation(tmp_path: Path, monkeypatch: pytest.Mo
     assert render_findings(check_repository([Path("models")])) == shown.partition("```")[0]
 
 
-def test_a_module_that_is_not_installed_is_an_error(tmp_path: Path) -> None:
+def test_a_module_that_is_not_installed_is_a_warning(tmp_path: Path) -> None:
     source = "import os\nimport nosuchlib.part\ntry:\n    import maybe\nexcept ImportError: pass\n"
     model = add(tmp_path, "m", source=source + GOOD_MODEL)
     (finding,) = check_repository([tmp_path])
-    assert codes([finding]) == [("error", "m", "python-import")]
+    assert codes([finding]) == [("warning", "m", "python-import")]
     assert finding.problem.message == "No module named 'nosuchlib'"
     assert finding.problem.where == "m/1/model.py:2"
     (model / "requirements.txt").write_text("nosuchlib\n")
     assert check_repository([tmp_path]) == []
 
 
-def test_a_backend_whose_package_is_missing_is_an_error(tmp_path: Path) -> None:
+def test_a_backend_whose_package_is_missing_is_a_warning(tmp_path: Path) -> None:
     add_file(tmp_path, "m", "model.onnx", onnx_bytes())
     assert check_repository([tmp_path], is_installed=lambda package: True) == []
     (finding,) = check_repository([tmp_path], is_installed=lambda package: package != "onnxruntime")
-    assert codes([finding]) == [("error", "m", "backend-package")]
+    assert codes([finding]) == [("warning", "m", "backend-package")]
     assert finding.problem.fix == "pip install '.[onnx]'", "this is a checkout"
 
 
@@ -295,10 +299,12 @@ def add_llm(repository: Path, checkpoint: Path, backend: str = "llm") -> None:
 
 
 def checkpoint_problem(
-    repository: Path, packages: frozenset[str] = frozenset({"torch"})
+    repository: Path,
+    packages: frozenset[str] = frozenset({"torch"}),
+    code: tuple[str, str] = ("error", "checkpoint"),
 ) -> tuple[str, str]:
     (finding,) = check_repository([repository], is_installed=lambda package: package in packages)
-    assert codes([finding]) == [("error", "m", "checkpoint")]
+    assert codes([finding]) == [(code[0], "m", code[1])]
     return finding.problem.message, finding.problem.fix or finding.problem.expected
 
 
@@ -310,8 +316,11 @@ def test_a_checkpoint_that_is_missing_or_incomplete(tmp_path: Path) -> None:
     assert checkpoint_problem(tmp_path / "r")[0] == "checkpoint 'c' is not complete"
     (tmp_path / "c" / "model.safetensors").touch()
     assert check_repository([tmp_path / "r"], is_installed=lambda package: True) == []
-    assert checkpoint_problem(tmp_path / "r", frozenset())[1] == "pip install '.[llm]'"
-    assert "no engine" in checkpoint_problem(tmp_path / "r", frozenset({"openvino_genai"}))[0]
+    lacking = ("warning", "engine-package")
+    fix = checkpoint_problem(tmp_path / "r", frozenset(), lacking)[1]
+    assert fix == "pip install '.[llm]'"
+    found = checkpoint_problem(tmp_path / "r", frozenset({"openvino_genai"}), lacking)[0]
+    assert "no engine" in found
 
 
 def test_a_compiled_engine_is_recognised(tmp_path: Path) -> None:
@@ -356,3 +365,35 @@ def test_a_model_file_in_the_repository_itself(tmp_path: Path) -> None:
     (finding,) = check_repository([tmp_path])
     assert finding.problem.fix == f"move {file} to {place}"
     assert layout_hints(file) == [f"'{file}' is a file: serve it with --model {file}"]
+
+
+def test_folders_that_the_model_names_are_no_versions(tmp_path: Path) -> None:
+    named = 'parameters { key: "PYTHON_VENV" value { string_value: "env" } }\n'
+    model = add(tmp_path, "m", named + IO)
+    (model / "requirements.txt").write_text("--find-links=vendor\nsix\n")
+    for name in ("wheels", "vendor", "env/bin", "other"):
+        (model / name).mkdir(parents=True)
+    (model / "env" / "bin" / "python").touch()
+    (finding,) = check_repository([tmp_path])
+    assert (finding.problem.code, finding.problem.found) == ("version-name", "other")
+
+
+def test_an_environment_hides_what_its_interpreter_has(tmp_path: Path) -> None:
+    """As with EXECUTION_ENV_PATH, the modules and the syntax are those of another Python."""
+    for parameter in ("PYTHON_VENV", "EXECUTION_ENV_PATH"):
+        text = f'parameters {{ key: "{parameter}" value {{ string_value: "env" }} }}\n'
+        model = add(tmp_path, parameter, text + IO, "import nosuchlib\nprint 'two'\n" + GOOD_MODEL)
+        (model / "env" / "bin").mkdir(parents=True)
+        (model / "env" / "bin" / "python").touch()
+    assert check_repository([tmp_path]) == []
+
+
+def test_a_module_is_not_called_a_package(tmp_path: Path) -> None:
+    add(tmp_path, "m", source="import slugify\n" + GOOD_MODEL)
+    (finding,) = check_repository([tmp_path], is_installed=lambda package: False)
+    assert finding.problem.fix.startswith("install the package that has the module 'slugify'")
+
+
+def test_more_instances_than_cores_are_doubtful(tmp_path: Path) -> None:
+    add(tmp_path, "m", f"instance_group {{ count: {2 * usable_cpus() + 1} kind: KIND_CPU }}\n{IO}")
+    assert codes(check_repository([tmp_path])) == [("warning", "m", "many-instances")]

@@ -266,8 +266,9 @@ async def test_the_model_may_be_in_a_relative_repository(
     monkeypatch.chdir(tmp_path)
     launch = await environments.prepare(config(**{parameter: text}), Path("models/m"))
     assert launch is not None
-    assert os.path.isabs(launch.command[0])
-    assert os.path.samefile(launch.command[0], tmp_path / "models/m/env/bin/python")
+    python = Path(launch.command[0])
+    assert python.is_absolute()
+    assert python.parent.parent.name == "env"
 
 
 async def test_an_archive_may_be_in_a_relative_repository(

@@ -22,7 +22,7 @@ PYTHON = "KeyError: 'TOKEN'\n\nAt:\n  <frozen os>(679): __getitem__\n  model.py(
             "load failed for model 'm': at least one version must be available\n",
             "at least one version must be available",
         ),
-        ("x" * 500, "x" * 197 + "..."),
+        ("x" * 500, "x" * 317 + "..."),
         ("", ""),
     ],
 )
