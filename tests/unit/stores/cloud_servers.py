@@ -19,6 +19,10 @@ MODIFIED = "Wed, 01 Jan 2025 00:00:00 GMT"
 class CloudHandler(BaseHTTPRequestHandler):
     files: ClassVar[dict[str, bytes]] = {}
     requests: ClassVar[list[str]] = []
+    ranges: ClassVar[list[str | None]] = []
+    """The range that each read of a file has asked for."""
+    part_status = 206
+    has_ranges = True
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:
@@ -55,13 +59,15 @@ class CloudHandler(BaseHTTPRequestHandler):
             self.send(412, b"")
             return
         wanted = self.headers.get("Range") or self.headers.get("x-ms-range")
-        if wanted is None:
+        self.ranges.append(wanted)
+        if wanted is None or not self.has_ranges:
             self.send(200, content, headers)
             return
         first, _, last = wanted.removeprefix("bytes=").partition("-")
         end = min(int(last) + 1 if last else len(content), len(content))
         part = content[int(first) : end]
-        self.send(206, part, headers | {"Content-Range": f"bytes {first}-{end - 1}/{len(content)}"})
+        place = {"Content-Range": f"bytes {first}-{end - 1}/{len(content)}"}
+        self.send(self.part_status, part, headers | place)
 
     def listing(self, prefix: str, delimiter: str) -> tuple[dict[str, bytes], list[str]]:
         """Returns (files, common prefixes)."""
@@ -197,7 +203,9 @@ class CloudServer:
     def __init__(self, handler: type[CloudHandler], files: dict[str, bytes]) -> None:
         self.files = dict(files)
         self.requests: list[str] = []
-        bound = type("Bound", (handler,), {"files": self.files, "requests": self.requests})
+        self.ranges: list[str | None] = []
+        own = {"files": self.files, "requests": self.requests, "ranges": self.ranges}
+        bound = type("Bound", (handler,), own)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), bound)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(

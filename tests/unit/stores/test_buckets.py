@@ -3,6 +3,7 @@ missing servers."""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from naiad.stores import object_bucket
 from naiad.stores.bucket import Bucket, ChangedError, RemoteFile, StoreError
 from naiad.stores.hub_bucket import HubBucket
 from naiad.stores.location import parse_location
@@ -17,6 +19,7 @@ from naiad.stores.object_bucket import ObjectBucket
 from tests.server.s3_server import KEYS, S3Server, s3_server
 from tests.unit.stores.cloud_servers import (
     AzureHandler,
+    CloudHandler,
     CloudServer,
     GoogleHandler,
     HubHandler,
@@ -103,16 +106,14 @@ def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
             options = {"skip_signature": True, "base_url": server.url}
             yield fake_rig(
                 server,
-                lambda prefix: ObjectBucket(
-                    parse_location(f"gs://bucket/{prefix}"), options, allow_http=True
-                ),
+                lambda prefix: ObjectBucket(parse_location(f"gs://bucket/{prefix}"), options),
             )
         else:
             options = {"account_name": "account", "skip_signature": True, "endpoint": server.url}
             yield fake_rig(
                 server,
                 lambda prefix: ObjectBucket(
-                    parse_location(f"as://account/container/{prefix}"), options, allow_http=True
+                    parse_location(f"as://account/container/{prefix}"), options
                 ),
             )
 
@@ -243,3 +244,55 @@ def test_the_hub_reports_checksums() -> None:
             HubBucket(parse_location("hf://organisation/models@gone"), server.url).names()
         with pytest.raises(StoreError):
             HubBucket(parse_location("hf://nobody/nothing"), server.url).names()
+
+
+class OkForParts(AzureHandler):
+    part_status = 200
+
+
+class WithoutRanges(AzureHandler):
+    has_ranges = False
+
+
+@pytest.mark.parametrize("handler", [AzureHandler, OkForParts, WithoutRanges])
+def test_a_server_with_its_own_idea_of_ranges(handler: type[CloudHandler]) -> None:
+    """A whole file is read without a range, and a part by what Content-Range says."""
+    key = base64.b64encode(b"key").decode()
+    with cloud_server(handler, FILES) as server:
+        options = {"account_name": "account", "account_key": key, "endpoint": server.url}
+        bucket = ObjectBucket(parse_location("as://account/container/models"), options)
+        file = by_path(bucket.files("m"))["m/1/weights.bin"]
+        assert b"".join(bucket.read(file, 0, file.size)) == LARGE
+        assert server.ranges == [None]
+        assert b"".join(bucket.read(file, 0, 100)) == LARGE[:100]
+        if handler is WithoutRanges:
+            with pytest.raises(StoreError, match=r"weights.bin: the store does not support ranges"):
+                list(bucket.read(file, 100, 1000))
+            return
+        assert b"".join(bucket.read(file, 100, 1000)) == LARGE[100:1000]
+        server.files["models/m/1/weights.bin"] = LARGE[::-1]
+        with pytest.raises(ChangedError):
+            list(bucket.read(file, 100, 1000))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("no route", "no route"),
+        (
+            'status code: 403: <?xml version="1.0"?>\n<Error><Code>InvalidAccessKeyId</Code>'
+            "<Message>The key does\nnot exist.</Message></Error>\n\nDebug source: X { }",
+            "InvalidAccessKeyId: The key does not exist.",
+        ),
+    ],
+)
+def test_the_sentence_of_a_store_is_kept(text: str, expected: str) -> None:
+    assert object_bucket._message(Exception(text)) == expected
+
+
+def test_the_sentences_of_the_hub_are_kept() -> None:
+    with cloud_server(HubHandler, FILES) as server:
+        with pytest.raises(StoreError) as refused:
+            HubBucket(parse_location("hf://nobody/nothing"), server.url).names()
+        assert str(refused.value).startswith("404: Repository Not Found for url: http://127.0.0.1")
+        assert "make sure you are authenticated" in str(refused.value)

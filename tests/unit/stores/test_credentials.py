@@ -153,3 +153,42 @@ def test_an_unreadable_credential_file_is_reported_without_its_content(
         options("s3://b", home | {"TRITON_CLOUD_CREDENTIAL_PATH": str(tmp_path / "broken.json")})
     with pytest.raises(NaiadError, match="cannot be read"):
         options("s3://b", home | {"TRITON_CLOUD_CREDENTIAL_PATH": str(tmp_path / "nowhere")})
+
+
+@pytest.mark.parametrize(
+    ("url", "variables", "expected"),
+    [
+        (
+            "s3://b",
+            {"AWS_ENDPOINT_URL": "http://h:9000/"},
+            {"endpoint": "http://h:9000", "virtual_hosted_style_request": False},
+        ),
+        (
+            "s3://b",
+            {"AWS_ENDPOINT_URL": "http://other", "AWS_ENDPOINT_URL_S3": "https://h"},
+            {"endpoint": "https://h", "virtual_hosted_style_request": False},
+        ),
+        (
+            "gs://b",
+            {"STORAGE_EMULATOR_HOST": "h:4443"},
+            {"base_url": "http://h:4443", "skip_signature": True},
+        ),
+        (
+            "gs://b",
+            {"CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": "https://storage-x.p.googleapis.com/"},
+            {"base_url": "https://storage-x.p.googleapis.com"},
+        ),
+        (
+            "as://a/c",
+            {"AZURE_STORAGE_ENDPOINT": "http://h:10000/a", "AZURE_STORAGE_KEY": "k"},
+            {"endpoint": "http://h:10000/a", "account_key": "k"},
+        ),
+        ("as://a/c", {"AZURE_STORAGE_USE_EMULATOR": "true"}, {"use_emulator": True}),
+    ],
+)
+def test_private_endpoints_and_emulators(
+    home: dict[str, str], url: str, variables: dict[str, str], expected: dict[str, Any]
+) -> None:
+    found = options(url, home | variables)
+    assert {name: found.get(name) for name in expected} == expected
+    assert not (found.get("use_emulator") and found.get("skip_signature"))
