@@ -80,10 +80,10 @@ class TemplateEndedError(NaiadError):
 
 class TemplateBreaker:
     """When workers may start again after their template has died. A template that has served is
-    replaced at once, and then within half a second; one that dies while it starts, ever later."""
+    replaced at once, and then after 0.2 s at most; one that dies while it starts, ever later."""
 
     def __init__(self) -> None:
-        self._deaths = Restarts(RestartPolicy(max_restarts=1 << 30, max_delay_s=0.5))
+        self._deaths = Restarts(RestartPolicy(max_restarts=1 << 30, max_delay_s=0.2))
         self._failed_starts = Restarts(RestartPolicy(first_delay_s=0.1, broken_delay_s=10.0))
         self._due_ns = 0
 

@@ -28,14 +28,14 @@ def test_deaths_are_forgotten_after_the_window() -> None:
     assert not restarts.is_broken
 
 
-def test_a_template_that_has_served_is_replaced_within_half_a_second() -> None:
+def test_a_template_that_has_served_is_replaced_after_a_moment() -> None:
     breaker = TemplateBreaker()
     delays = []
     for at in range(20):
         breaker.on_end(at * S, has_started=True)
         delays.append(breaker.delay_s(at * S))
-    assert delays[:4] == [0.0, 0.1, 0.2, 0.4]
-    assert max(delays) == 0.5
+    assert delays[:4] == [0.0, 0.1, 0.2, 0.2]
+    assert max(delays) == 0.2
 
 
 def test_a_template_that_never_starts_is_tried_ever_less_often() -> None:
