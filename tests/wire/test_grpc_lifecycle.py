@@ -546,6 +546,16 @@ class TestStalls:
         assert not rig.transport.is_closed
         await rig.close()
 
+    async def test_bytes_that_are_added_are_no_reading(self, handlers: Handlers) -> None:
+        rig = build(handlers, write_timeout_s=10)
+        await rig.unary(ECHO, b"x")
+        for added in range(12):
+            rig.transport.unsent_bytes = 1000 + added
+            rig.protocol.sender.activity += 1
+            rig.tick(1)
+        assert rig.transport.is_aborted
+        assert rig.endpoint.counters.failures == {"write_timeout": 1}
+
     async def test_a_window_that_never_opens(self, handlers: Handlers) -> None:
         rig = build(handlers, write_timeout_s=10)
         call = await rig.unary(HELD, b"x")

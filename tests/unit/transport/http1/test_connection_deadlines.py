@@ -307,3 +307,13 @@ async def test_the_sweep_ends_with_the_last_connection() -> None:
     rig.lose()
     assert rig.endpoint.connections == set()
     assert not rig.endpoint._sweep.is_running
+
+
+async def test_bytes_that_are_added_are_no_reading() -> None:
+    rig = Rig(LIMITS)
+    rig.feed(request(body=b"x"))
+    for second in range(32):
+        rig.transport.unsent_bytes = 1000 + 10 * second
+        rig.advance(1)
+    assert rig.transport.is_aborted
+    assert rig.endpoint.faults == {"slow_reader": 1}
