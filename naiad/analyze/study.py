@@ -31,9 +31,9 @@ _COMMON_CONCURRENCY = 16
 
 _DATA_HINT = (
     "If the model needs other input data than random numbers, provide it with"
-    ' --perf-analyzer-flags \'{"input-data": "data.json"}\' or, for shapes,'
-    ' \'{"shape": ["INPUT:3,224,224"]}\'. `naiad perf -m MODEL --input-data data.json` tries the'
-    " data on a running server."
+    ' --perf-analyzer-flags \'{"input-data": "data.json"}\', for strings'
+    ' \'{"string-data": "some words"}\' or, for shapes, \'{"shape": ["INPUT:3,224,224"]}\'.'
+    " `naiad perf -m MODEL --input-data data.json` tries the data on a running server."
 )
 
 

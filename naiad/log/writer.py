@@ -8,6 +8,7 @@ Rule: `put` never waits for a descriptor. Lines beyond the memory limit are drop
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import select
 import threading
@@ -17,6 +18,7 @@ from queue import Empty, SimpleQueue
 MAX_QUEUED_BYTES = 8 << 20
 MAX_BATCH_LINES = 256
 STALL_LIMIT_MS = 5000
+STDERR = 2
 
 
 class LogWriter:
@@ -33,6 +35,8 @@ class LogWriter:
         self._queued_bytes = 0
         self._unreported = 0
         self.num_dropped = 0
+        self._failing: set[int] = set()
+        """Descriptors whose last write failed."""
         self._pid = 0
 
     def put(self, descriptor: int, line: bytes) -> None:
@@ -113,6 +117,20 @@ class LogWriter:
                     poll.register(descriptor, select.POLLOUT)
                     if not poll.poll(STALL_LIMIT_MS):
                         raise
-        except OSError:
+        except OSError as error:
             with self._lock:
                 self.num_dropped += data.count(b"\n")
+            self._complain(descriptor, error)
+        else:
+            self._failing.discard(descriptor)
+
+    def _complain(self, descriptor: int, error: OSError) -> None:
+        """On the standard error, once until a write succeeds again: a file that takes nothing
+        would hide every later line, too."""
+        if descriptor in self._failing or descriptor <= STDERR:
+            return
+        self._failing.add(descriptor)
+        reason = error.strerror or type(error).__name__
+        line = f"the log file cannot be written: {reason}; lines are lost until it can\n"
+        with contextlib.suppress(OSError):
+            os.write(STDERR, line.encode())

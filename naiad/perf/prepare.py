@@ -199,6 +199,7 @@ def _triton_target(options: PerfOptions, control: ServerControl, facts: ModelFac
             options.percentile,
             dict(options.goodput),
             prompts.counting if prompts is not None else TokenCounting(),
+            "" if prompts is not None else _data_advice(options, facts),
         ),
         facts,
         control,
@@ -247,6 +248,18 @@ def _dataset(options: PerfOptions, facts: ModelFacts, prompts: PromptChoice | No
     if paths[0].is_dir():
         return data_file.read_folder(paths[0], facts, shapes)
     return data_file.read_json_files(paths, facts, shapes)
+
+
+def _data_advice(options: PerfOptions, facts: ModelFacts) -> str:
+    """For generated strings, which few models accept."""
+    is_generated = (options.input_data or ("random",))[0] in ("zero", "random")
+    names = [tensor.name for tensor in facts.inputs if tensor.datatype == "BYTES"]
+    if not names or not is_generated or options.string_data:
+        return ""
+    return (
+        f"the strings of input '{names[0]}' are made up: try --string-data TEXT, "
+        "--string-length 8 or --input-data FILE.json"
+    )
 
 
 def _expected(

@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -155,25 +155,25 @@ class TextLauncher:
         while self._proof is not None and not select.select([self._control], [], [], 0)[0]:
             next(self._proof, None)
 
-    def _prove(self, tokenizer: PromptTokenizer, uses_fast: bool) -> Iterator[None]:
+    def _prove(self, tokenizer: PromptTokenizer, uses_fast: bool) -> Generator[None, None, None]:
         reason = "" if uses_fast else "use_fast_tokenizer is false"
         try:
-            if not uses_fast:
-                return
-            # A package that the extras bring, but without which everything works.
-            from naiad.llm.text.fast_tokenizer import FastTokenizer, describe, prove
+            if uses_fast:
+                # A package that the extras bring, but without which everything works.
+                from naiad.llm.text.fast_tokenizer import FastTokenizer, describe, prove
 
-            yield
-            description = describe(tokenizer.own)
-            yield
-            fast = FastTokenizer(tokenizer.own, description)
-            yield from prove(tokenizer.own, fast, description)
-            tokenizer.fast = fast
+                yield
+                description = describe(tokenizer.own)
+                yield
+                fast = FastTokenizer(tokenizer.own, description)
+                yield from prove(tokenizer.own, fast, description)
+                tokenizer.fast = fast
         except Exception as error:
             reason = str(error) or type(error).__name__
-        finally:
-            self._proof = None
-            self._send(Proven(reason))
+        # Not in a `finally`: a proof that is dropped half-way, because the worker has gone or in a
+        # text process, has nobody to tell.
+        self._proof = None
+        self._send(Proven(reason))
 
 
 def read_tokenizer(path: Path) -> Tokenizer | None:

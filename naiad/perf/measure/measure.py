@@ -261,7 +261,8 @@ class Measurer:
             return f"the server is gone: {_last_failure(records) or 'no connection'}"
         if not len(records) and records.failures:
             count = len(records.failures)
-            return f"all {count} requests of a window failed: {_last_failure(records)}"
+            advice = f"; {self._plan.data_advice}" if self._plan.data_advice else ""
+            return f"all {count} requests of a window failed: {_last_failure(records)}{advice}"
         if (
             not len(records)
             and windows[-1].duration_s >= self._pace.hang_limit_s

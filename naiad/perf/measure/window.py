@@ -36,6 +36,8 @@ class WindowPlan(msgspec.Struct, frozen=True):
     """Percentile of the latency that decides about stability; -1 for the average."""
     goodput: dict[str, float] = {}
     counting: TokenCounting = TokenCounting()
+    data_advice: str = ""
+    """What to try when the server refuses every request; empty if the data is the user's own."""
 
 
 class Window(msgspec.Struct, frozen=True):

@@ -1,6 +1,8 @@
 import os
 import threading
 
+import pytest
+
 from naiad.log.writer import LogWriter
 
 
@@ -98,3 +100,28 @@ def test_counts_lines_for_a_closed_descriptor_as_dropped() -> None:
     assert writer.flush(60)
     assert writer.num_dropped == 2
     os.close(write_end)
+
+
+def test_a_file_that_takes_nothing_is_told_once_on_the_standard_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    writer = LogWriter(loss)
+    for _ in range(3):
+        writer.put(full, b"a line\n")
+        assert writer.flush(60)
+    assert capfd.readouterr().err == (
+        "the log file cannot be written: No space left on device; lines are lost until it can\n"
+    )
+    read_end, write_end = os.pipe()
+    os.dup2(write_end, full)
+    writer.put(full, b"a line\n")
+    assert writer.flush(60)
+    with open("/dev/full", "wb") as again:
+        os.dup2(again.fileno(), full)
+    writer.put(full, b"a line\n")
+    assert writer.flush(60)
+    assert "cannot be written" in capfd.readouterr().err
+    assert writer.num_dropped == 4
+    for descriptor in (full, read_end, write_end):
+        os.close(descriptor)

@@ -177,6 +177,13 @@ async def test_an_unstable_level_reports_its_last_windows() -> None:
     assert len(result.windows) == 4
 
 
+async def test_a_window_of_failures_says_what_to_try_with_data_that_is_made_up() -> None:
+    driver = ScriptedDriver([records([], ["HTTP 500: no"])])
+    plan = WindowPlan(data_advice="try --string-data TEXT")
+    result = await Measurer(driver, plan, PACE, Watch()).measure(LEVEL)
+    assert result.error.endswith("failed: HTTP 500: no; try --string-data TEXT")
+
+
 async def test_a_window_of_failures_ends_the_level() -> None:
     result, _, _ = await measure([records([10.0]), records([], ["HTTP 500: no", "HTTP 500: no"])])
     assert result.error == "all 2 requests of a window failed: HTTP 500: no"

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import pytest
@@ -20,6 +22,7 @@ from naiad.errors import Code, NaiadError
 
 pytest.importorskip("jinja2")
 
+from naiad.backends.llm.text_launcher import PromptTokenizer, Proven, TextLauncher
 from naiad.backends.llm.text_process import TextProcesses
 from naiad.backends.llm.text_work import (
     GrammarWork,
@@ -383,3 +386,28 @@ for own_bytes in (1 << 20, hard):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["''", "True", "True"] * 2
+
+
+NO_TOKENIZER = cast("Any", SimpleNamespace(special_texts=frozenset()))
+
+
+def test_a_proof_that_is_dropped_half_way_tells_nobody() -> None:
+    """When the worker has gone its socket is closed: a traceback of a generator was in the log."""
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    launcher = TextLauncher(own)
+    proof = launcher._prove(PromptTokenizer(NO_TOKENIZER), True)
+    next(proof)
+    own.close()
+    proof.close()  # as when the launcher ends
+    assert other.recv(100) == b""
+    other.close()
+
+
+def test_a_proof_that_is_not_wanted_is_told_at_once() -> None:
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    proof = TextLauncher(own)._prove(PromptTokenizer(NO_TOKENIZER), False)
+    assert list(proof) == []
+    reason = msgspec.json.decode(other.recv(1000), type=Proven).reason
+    assert reason == "use_fast_tokenizer is false"
+    own.close()
+    other.close()
