@@ -128,6 +128,6 @@ def _grammar(request: GenerationRequest) -> Grammar | None:
         )
     if request.grammar is not None and request.parameters.min_tokens:
         raise invalid_arg(
-            "min_tokens cannot be kept beside a grammar, which ends the answer itself"
+            "min_tokens cannot be used with a grammar, which ends the response itself"
         )
     return request.grammar

@@ -139,7 +139,7 @@ def _check_grammar(request: GenerationRequest, ends: frozenset[int]) -> None:
         raise invalid_arg("the openvino engine takes no compiled grammar, expected its text")
     if request.parameters.min_tokens:
         raise invalid_arg(
-            "min_tokens cannot be kept beside a grammar, which ends the answer itself"
+            "min_tokens cannot be used with a grammar, which ends the response itself"
         )
     if not ends:
         raise invalid_arg(

@@ -282,7 +282,7 @@ def test_an_answer_that_is_cut_says_so(engine: OpenvinoEngine) -> None:
 
 
 def test_what_a_grammar_cannot_go_with_is_refused(engine: OpenvinoEngine) -> None:
-    with pytest.raises(NaiadError, match="min_tokens cannot be kept beside a grammar"):
+    with pytest.raises(NaiadError, match="min_tokens cannot be used with a grammar"):
         engine.submit(constrained("a", 'root ::= "a"', min_tokens=3))
     asked = request()
     asked.grammar = cast("Grammar", object())
