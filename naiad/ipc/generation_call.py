@@ -22,9 +22,11 @@ from naiad.core.request import InferRequest, ParameterValue
 from naiad.core.tensor import Tensor
 from naiad.errors import internal, invalid_arg
 from naiad.llm.parameters import (
+    MAX_LOGPROBS,
     MAX_SALT_CHARACTERS,
     SamplingParameters,
     check_integer,
+    shown,
 )
 
 LANGUAGE_BACKENDS = frozenset({"llm", "vllm", "tensorrtllm"})
@@ -79,6 +81,8 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     add_special_tokens: bool = True
     """Holds for a text prompt. The output of a template has special tokens already."""
     parameters: SamplingParameters = SamplingParameters()
+    prompt_logprobs: int | None = None
+    """Number of alternatives reported with each token of the prompt; None reports nothing."""
     grammar: GrammarCall | None = None
     priority: int = 0
     cache_salt: str = ""
@@ -94,6 +98,10 @@ class GenerationCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise invalid_arg("expected either a prompt or messages")
         self.parameters.check_ranges()
         check_integer("priority", self.priority)
+        if self.prompt_logprobs is not None and not 0 <= self.prompt_logprobs <= MAX_LOGPROBS:
+            raise invalid_arg(
+                f"prompt_logprobs is {shown(self.prompt_logprobs)}, expected 0 to {MAX_LOGPROBS}"
+            )
         if len(self.cache_salt) > MAX_SALT_CHARACTERS:
             raise invalid_arg(
                 f"cache_salt has {len(self.cache_salt)} characters, "
@@ -127,6 +135,9 @@ class CompletionPiece(msgspec.Struct, array_like=True):
     """`stop` or `length`. An error ends the whole request with an error response instead."""
     stop_reason: int | str | None = None
     """The stop token or stop string that ended it; None for end of sequence."""
+    prompt_logprobs: list[TokenLogprob] | None = None
+    """One for each token of the prompt, if requested: with the first piece of completion 0. The
+    first token follows nothing."""
 
 
 class GenerationEvent(msgspec.Struct, array_like=True):

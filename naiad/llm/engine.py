@@ -77,6 +77,8 @@ class Engine:
         self._done_ns = 0
         self._outputs: list[TokenOutput] = []
         self._num_submitted = 0
+        self._scores: dict[str, dict[int, TokenLogprobs]] = {}
+        """Request -> position -> what is known of its prompt's log-probabilities."""
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
@@ -90,6 +92,10 @@ class Engine:
         if request.id in self._sequences:
             raise invalid_arg(f"a request with id '{request.id}' is under way already")
         request.parameters.check(self.builder.vocab_size)
+        if request.prompt_logprobs is not None and self.ranks is not None:
+            raise invalid_arg(
+                "prompt_logprobs cannot be had of a model that is split over several ranks"
+            )
         request.parameters.check_room(self.settings.max_waiting_requests)
         if not self.scheduler.has_room(
             request.key_id, request.parameters.n, self.settings.max_waiting_requests
@@ -202,6 +208,9 @@ class Engine:
 
     def _postprocess(self, launched: LaunchedStep, tokens: list[int]) -> None:
         logprobs = launched.take_logprobs(tokens)
+        for scored, at, entry in launched.take_scores():
+            if scored.status is not Status.FINISHED:
+                self._scores.setdefault(scored.request.id, {})[at] = entry
         now_ns = self._clock_ns()
         index = 0
         for row in launched.plan.rows:
@@ -226,6 +235,8 @@ class Engine:
         output.num_cached_tokens = sequence.num_cached_tokens
         if logprobs is not None:
             output.logprobs = [logprobs]
+        if sequence.request.prompt_logprobs is not None and sequence.num_output_tokens == 1:
+            output.prompt_logprobs = self._take_scores(sequence)
         is_stop_allowed = len(sequence.tokens) >= sequence.min_length
         if is_stop_allowed and token in sequence.stop_token_ids:
             is_asked_for = token in sequence.request.parameters.stop_token_ids
@@ -242,6 +253,13 @@ class Engine:
             self._finish(sequence, output, FinishReason.LENGTH)
             return
         self._outputs.append(output)
+
+    def _take_scores(self, sequence: Sequence) -> list[TokenLogprobs] | None:
+        if sequence.index:
+            return None
+        found = self._scores.pop(sequence.request.id, {})
+        first = TokenLogprobs(sequence.tokens[0], 0.0, [])
+        return [first, *(found[at] for at in range(1, sequence.num_prompt_tokens))]
 
     def _follow_grammar(self, sequence: Sequence, token: int, output: TokenOutput) -> bool:
         """True when the completion ended here."""
@@ -282,6 +300,7 @@ class Engine:
         siblings = self._sequences[sequence.request.id]
         if all(sibling.status is Status.FINISHED for sibling in siblings):
             del self._sequences[sequence.request.id]
+            self._scores.pop(sequence.request.id, None)
 
     def _fail(self, sequence: Sequence, error: NaiadError) -> None:
         if sequence.status is not Status.FINISHED:

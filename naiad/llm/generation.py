@@ -72,6 +72,9 @@ class GenerationRequest(msgspec.Struct, eq=False, kw_only=True):
     """A key with twice the weight gets twice the tokens while both wait."""
     add_special_tokens: bool = True
     """False for a prompt that already has them, such as a rendered chat template."""
+    prompt_logprobs: int | None = None
+    """Number of alternatives reported with each token of the prompt, 0 to 20; None reports no
+    log-probabilities of the prompt. The prompt is then computed whole, without the prefix cache."""
     should_detokenize: bool = True
     """False leaves TokenOutput.text empty; stop strings then cannot be used."""
 
@@ -92,6 +95,9 @@ class TokenOutput(msgspec.Struct, eq=False):
     token_ids: list[int]
     text: str = ""
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """One for each token of the prompt, with the first output of completion 0. The first token
+    follows nothing: its entry is 0.0."""
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
     """The stop token or stop string that ended the completion; None for end of sequence."""

@@ -123,6 +123,15 @@ class Sequence:
         return len(self.tokens) - self.num_prompt_tokens
 
     @property
+    def is_scored(self) -> bool:
+        """True while log-probabilities of its prompt are computed."""
+        return (
+            self.request.prompt_logprobs is not None
+            and self.index == 0
+            and len(self.tokens) == self.num_prompt_tokens
+        )
+
+    @property
     def rank(self) -> tuple[int, int]:
         """The sequence with the smallest rank is served first and preempted last."""
         return (self.request.priority, self.order)

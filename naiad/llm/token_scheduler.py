@@ -29,6 +29,11 @@ MAX_MATCHED_BLOCKS = 8192
 """Admissions of one step stop after this many cached blocks, which take a few milliseconds."""
 
 
+MAX_SCORED_TOKENS = 256
+"""A step computes so many log-probabilities of prompts at most: each needs the logits of the whole
+vocabulary."""
+
+
 class ScheduledRow(msgspec.Struct, eq=False):
     sequence: Sequence
     start: int
@@ -36,6 +41,8 @@ class ScheduledRow(msgspec.Struct, eq=False):
     count: int
     is_sampled: bool
     """True if the row reaches the sequence's end, so that a next token is sampled."""
+    num_scored: int = 0
+    """The log-probabilities of the tokens that follow the row's first so many are asked for."""
 
 
 class StepPlan(msgspec.Struct, eq=False):
@@ -44,6 +51,7 @@ class StepPlan(msgspec.Struct, eq=False):
     prompts."""
     num_single: int = 0
     num_tokens: int = 0
+    num_scored: int = 0
     admitted: list[Sequence] = msgspec.field(default_factory=list)
     """Sequences that got a slot in this step; the runner initializes the slots."""
 
@@ -71,6 +79,8 @@ class TokenScheduler:
         self.num_preemptions = 0
         self.num_prefix_queries = 0
         self.num_prefix_hits = 0
+        self._num_scorable = MAX_SCORED_TOKENS
+        """What is left of it in the step that is planned."""
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
 
     @property
@@ -110,6 +120,7 @@ class TokenScheduler:
         prompts: list[tuple[Sequence, int]] = []
         admitted: list[Sequence] = []
         self._make_way()
+        self._num_scorable = MAX_SCORED_TOKENS
         num_preemptions = self.num_preemptions
         budget = self._plan_singles(singles, self.max_num_batched_tokens)
         if singles:
@@ -165,11 +176,20 @@ class TokenScheduler:
         while index < len(self.running) and budget > 0:
             sequence = self.running[index]
             index += 1
-            count = min(sequence.num_uncomputed, budget)
-            if sequence.num_uncomputed > 1 and self._make_room(sequence, count, singles, prompts):
+            count = self._scorable(sequence, min(sequence.num_uncomputed, budget))
+            if (
+                sequence.num_uncomputed > 1
+                and count
+                and self._make_room(sequence, count, singles, prompts)
+            ):
                 prompts.append((sequence, count))
                 budget -= count
+                self._num_scorable -= count * sequence.is_scored
         return budget
+
+    def _scorable(self, sequence: Sequence, count: int) -> int:
+        """How many of the next `count` tokens fit what a step may score."""
+        return min(count, self._num_scorable) if sequence.is_scored else count
 
     def _make_room(
         self,
@@ -210,7 +230,9 @@ class TokenScheduler:
             matched = self._match_prefix(sequence)
             num_matched += len(matched)
             num_cached = len(matched) * self.pool.block_size
-            count = min(len(sequence.tokens) - num_cached, budget)
+            count = self._scorable(sequence, min(len(sequence.tokens) - num_cached, budget))
+            if not count:
+                return
             need = -(-(num_cached + count) // self.pool.block_size) - len(matched)
             # Each running sequence soon needs another block; without this reserve an admission
             # causes a preemption in the next step.
@@ -220,6 +242,7 @@ class TokenScheduler:
             self._start(sequence, matched, need)
             admitted.append(sequence)
             budget -= count
+            self._num_scorable -= count * sequence.is_scored
             if count == 1:
                 singles.append(sequence)
             else:
@@ -230,7 +253,7 @@ class TokenScheduler:
 
     def _match_prefix(self, sequence: Sequence) -> list[int]:
         """Never matches the whole sequence: its last token must be computed to get logits."""
-        if not self.enable_prefix_caching:
+        if not self.enable_prefix_caching or sequence.is_scored:
             return []
         return self.pool.match(
             sequence.hash_full_blocks(len(sequence.tokens) - 1, self.pool.block_size)
@@ -269,8 +292,12 @@ class TokenScheduler:
         is_sampled = end == len(sequence.tokens) + sequence.num_pending
         if is_sampled:
             sequence.num_pending += 1
-        plan.rows.append(ScheduledRow(sequence, start, count, is_sampled))
+        num_scored = (
+            max(0, min(end, sequence.num_prompt_tokens - 1) - start) if sequence.is_scored else 0
+        )
+        plan.rows.append(ScheduledRow(sequence, start, count, is_sampled, num_scored))
         plan.num_tokens += count
+        plan.num_scored += num_scored
         if end // self.pool.block_size > sequence.num_remembered:
             self._remember(sequence, end)
 

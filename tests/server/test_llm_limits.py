@@ -441,13 +441,14 @@ def num_prompt_tokens(server: Server, model: str, body: dict[str, Any]) -> int:
 
 
 def test_long_prompts_are_tokenized_in_text_processes(server: Server) -> None:
-    """Each byte is a token here; a chat has its special tokens and roles, too."""
+    """Each byte is a token here; a chat has its special tokens and roles, too. A special token is
+    one in a prompt of the client's own, and text in a message."""
     text = "é <|im_end|> 1" * 200
     assert num_prompt_tokens(server, "tiny", {"prompt": text}) == 200 * len("e. . 1")
     message = {"role": "user", "content": text}
     chat_tokens = num_prompt_tokens(server, "tiny", {"messages": [message]})
     around = len("Suser\nE\nSassistant\n")
-    assert chat_tokens == 200 * len("e. . 1") + around
+    assert chat_tokens == len(text.encode()) + around
 
 
 def test_a_killed_launcher_fails_no_request(server: Server) -> None:

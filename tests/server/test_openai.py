@@ -4,6 +4,7 @@ checkpoint."""
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -13,6 +14,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.server.harness import Server
+from tests.server.llm_checkpoint import write_checkpoint
 
 USER: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
 WAIT_S = 30.0
@@ -138,6 +140,82 @@ def test_echo_stop_and_logprobs_of_completions(client: Any) -> None:
     assert len(logprobs.top_logprobs[0]) >= 2
 
 
+@pytest.fixture(name="reference", scope="module")
+def _reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The served model once more: the same seed makes the same weights."""
+    transformers = pytest.importorskip("transformers")
+    folder = write_checkpoint(tmp_path_factory.mktemp("reference"), max_positions=4096)
+    return transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+def expected_logprobs(model: Any, tokens: list[int]) -> tuple[list[float], list[float]]:
+    """Of each token but the first; and those of the most probable ones."""
+    torch = pytest.importorskip("torch")
+    with torch.inference_mode():
+        rows = model(torch.tensor([tokens])).logits[0, :-1].log_softmax(dim=-1)
+    chosen = rows.gather(1, torch.tensor(tokens[1:])[:, None])[:, 0]
+    return chosen.tolist(), rows.max(dim=-1).values.tolist()
+
+
+@pytest.mark.parametrize("model", ["tiny", "tiny_vllm"])
+def test_log_likelihoods_are_those_of_transformers(client: Any, reference: Any, model: str) -> None:
+    """As lm-evaluation-harness asks: a context and a continuation as tokens, one more token."""
+    source = random.Random(8)
+    questions = [
+        [source.randrange(3, 250) for _ in range(source.randint(2, 60))] for _ in range(200)
+    ]
+    for at in range(0, len(questions), 50):
+        found = client.completions.create(
+            model=model, prompt=questions[at : at + 50], echo=True, logprobs=1, max_tokens=1,
+            temperature=0, seed=1234,
+        )  # fmt: skip
+        for choice, tokens in zip(found.choices, questions[at : at + 50], strict=True):
+            chosen, best = expected_logprobs(reference, tokens)
+            logprobs = choice.logprobs
+            assert logprobs.token_logprobs[0] is logprobs.top_logprobs[0] is None
+            assert logprobs.token_logprobs[1 : len(tokens)] == pytest.approx(chosen, abs=1e-3)
+            tops = [max(top.values()) for top in logprobs.top_logprobs[1 : len(tokens)]]
+            assert tops == pytest.approx(best, abs=1e-3)
+            assert len(logprobs.tokens) == len(logprobs.text_offset) == len(tokens) + 1
+
+
+def test_the_prompt_alone_is_scored(client: Any, reference: Any) -> None:
+    fields = {"model": "tiny", "prompt": "Abc déf", "echo": True, "max_tokens": 0, "logprobs": 0}
+    whole = client.completions.create(**fields)
+    (choice,) = whole.choices
+    assert (choice.text, choice.finish_reason) == ("Abc déf", "length")
+    assert len(choice.logprobs.tokens) == whole.usage.prompt_tokens == 8
+    assert whole.usage.completion_tokens == 0
+    assert choice.logprobs.tokens[5:7] == ["bytes:\\xc3", "bytes:\\xa9"]
+    chunks = list(client.completions.create(**fields, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == "Abc déf"
+    assert chunks[0].choices[0].logprobs == choice.logprobs
+    tokens = client.completions.create(**fields | {"prompt": [68, 69, 70], "logprobs": None})
+    again = client.completions.create(**fields | {"prompt": [[68, 69, 70]], "max_tokens": 2})
+    assert again.choices[0].text.startswith(tokens.choices[0].text)
+    assert len(again.choices[0].logprobs.tokens) == 5
+
+
+def test_prompt_logprobs_are_those_of_vllm(client: Any, reference: Any) -> None:
+    tokens = [60, 61, 62, 63]
+    extra = {"prompt_logprobs": 2}
+    found = client.completions.create(
+        model="tiny", prompt=tokens, max_tokens=2, n=2, extra_body=extra
+    )
+    for choice in found.choices:
+        entries = choice.prompt_logprobs
+        assert entries[0] is None
+        chosen, best = expected_logprobs(reference, tokens)
+        for entry, token, own, top in zip(entries[1:], tokens[1:], chosen, best, strict=True):
+            assert entry[str(token)]["logprob"] == pytest.approx(own, abs=1e-3)
+            ranked = [one["logprob"] for one in entry.values() if one["rank"] == 1]
+            assert ranked == pytest.approx([top], abs=1e-3)
+    whole = chat(client, extra_body=extra)
+    assert len(whole.prompt_logprobs) == whole.usage.prompt_tokens
+    with pytest.raises(openai.BadRequestError, match="'prompt_logprobs' cannot be streamed"):
+        chat(client, extra_body=extra, stream=True)
+
+
 @pytest.mark.parametrize(
     ("fields", "kind", "param", "words"),
     [
@@ -165,7 +243,7 @@ def test_echo_stop_and_logprobs_of_completions(client: Any) -> None:
             {"messages": [{"role": "user", "content": "x" * 5000}]},
             openai.BadRequestError,
             "messages",
-            "the model's context is 4096",
+            "This model's maximum context length is 4096 tokens. However, the prompt has 5",
         ),
         (
             {"tool_choice": "required"},

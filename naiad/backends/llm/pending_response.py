@@ -25,6 +25,7 @@ class Piece(msgspec.Struct, eq=False):
     text: str = ""
     token_ids: list[int] = []
     logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
 
@@ -107,6 +108,8 @@ class PendingResponse:
         piece.token_ids += output.token_ids
         if output.logprobs is not None:
             piece.logprobs += output.logprobs
+        if output.prompt_logprobs is not None:
+            piece.prompt_logprobs = output.prompt_logprobs
         self._num_output_tokens[output.index] += len(output.token_ids)
         self._num_prompt_tokens = max(self._num_prompt_tokens, output.num_prompt_tokens)
         self._num_cached_tokens = max(self._num_cached_tokens, output.num_cached_tokens)

@@ -256,6 +256,7 @@ class LlmService:
             priority=call.priority,
             cache_salt=call.cache_salt,
             group=call.group,
+            prompt_logprobs=call.prompt_logprobs,
             should_detokenize=self.model.tokenizer is not None,
         )
         return Generation(
@@ -323,6 +324,9 @@ class EventFormat:
                 else None,
                 None if piece.finish_reason is None else piece.finish_reason.value,
                 piece.stop_reason,
+                None
+                if piece.prompt_logprobs is None
+                else [self._service.token_logprob(entry) for entry in piece.prompt_logprobs],
             )
             for piece in progress.pieces
         ]

@@ -124,6 +124,7 @@ def _refuse_lacking(request: GenerationRequest) -> None:
         "bad_words": bool(parameters.bad_words),
         "priority": request.priority != 0,
         "cache_salt": bool(request.cache_salt),
+        "prompt_logprobs": request.prompt_logprobs is not None,
         "logprobs": (parameters.logprobs or 0) > 1,
     }
     for name, is_asked in lacking.items():

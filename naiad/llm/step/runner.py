@@ -53,12 +53,23 @@ class LaunchedStep(msgspec.Struct, eq=False):
     event: torch.cuda.Event | None
     logprobs: LogprobRows | None
     failures: list[tuple[Sequence, NaiadError]]
+    scores: LogprobRows | None = None
+    """The log-probabilities of prompt tokens, in the order of the plan's rows."""
 
     def wait(self) -> list[int]:
         if self.event is not None:
             self.event.synchronize()
         tokens: list[int] = self.tokens.tolist()
         return tokens
+
+    def take_scores(self) -> list[tuple[Sequence, int, TokenLogprobs]]:
+        """Sequence, position and log-probability of each token of a prompt that was scored."""
+        if self.scores is None:
+            return []
+        places = scored_places(self.plan)
+        tokens = [sequence.tokens[at] for sequence, at in places]
+        found = self.scores.take(tokens)
+        return [(sequence, at, found[i]) for i, (sequence, at) in enumerate(places)]
 
     def take_logprobs(self, tokens: list[int]) -> dict[int, TokenLogprobs]:
         return self.logprobs.take(tokens) if self.logprobs is not None else {}
@@ -104,13 +115,20 @@ class Runner:
             self._accelerator.select(self.device.index or 0)
 
     def _run(self, plan: StepPlan, mask_rows: dict[int, int]) -> tuple[Tensor, Tensor]:
-        for graphs in self.graphs:
+        for graphs in self.graphs if not plan.num_scored else ():
             replayed = graphs.run(plan, mask_rows)
             if replayed is not None:
                 return replayed
         step = self.stager.stage(plan, mask_rows)
+        if not plan.num_scored:
+            logits = self.model.forward(step, self.cache)
+            return logits, sample_step(self.sampler, logits, step)
+        assert step.sample_rows is not None
+        scored = torch.tensor(_scored_rows(plan), dtype=torch.int32, device=self.device)
+        num_sampled = step.sample_rows.shape[0]
+        step.sample_rows = torch.cat([step.sample_rows, scored])
         logits = self.model.forward(step, self.cache)
-        return logits, sample_step(self.sampler, logits, step)
+        return logits, sample_step(self.sampler, logits[:num_sampled], step)
 
     def _read_back(
         self,
@@ -129,9 +147,10 @@ class Runner:
             if asked
             else None
         )
+        scores = self._scores(plan, logits[len(sampled_rows) :]) if plan.num_scored else None
         if not self._accelerator.has_kernels:
             # Without events the copy waits for the step.
-            return LaunchedStep(plan, sampled.cpu(), None, logprobs, failures)
+            return LaunchedStep(plan, sampled.cpu(), None, logprobs, failures, scores)
         host = sampled
         if sampled_rows:
             host = torch.empty(len(sampled_rows), dtype=torch.int32, pin_memory=True)
@@ -140,7 +159,13 @@ class Runner:
         # only after it has ended (packed_staging.py).
         event = torch.cuda.Event()
         event.record()
-        return LaunchedStep(plan, host, event, logprobs, failures)
+        return LaunchedStep(plan, host, event, logprobs, failures, scores)
+
+    def _scores(self, plan: StepPlan, logits: Tensor) -> LogprobRows:
+        places = scored_places(plan)
+        tokens = torch.tensor([sequence.tokens[at] for sequence, at in places], device=self.device)
+        counts = [sequence.request.prompt_logprobs or 0 for sequence, _ in places]
+        return compute_logprobs(logits, tokens, list(range(len(places))), counts)
 
     def _update_tables(self, plan: StepPlan) -> None:
         """Sends the new blocks of running sequences, and the rows of sequences that just got a
@@ -204,6 +229,21 @@ class Runner:
         self._masks.send()
         self.table.masks[: len(bound)].copy_(device.view(-1, width))
         return {index: mask_row for mask_row, (index, _) in enumerate(bound)}
+
+
+def scored_places(plan: StepPlan) -> list[tuple[Sequence, int]]:
+    """The sequence and position of each token whose log-probability is asked for."""
+    return [(row.sequence, row.start + at + 1) for row in plan.rows for at in range(row.num_scored)]
+
+
+def _scored_rows(plan: StepPlan) -> list[int]:
+    """The rows of the tokens before them."""
+    rows: list[int] = []
+    first = 0
+    for row in plan.rows:
+        rows += range(first, first + row.num_scored)
+        first += row.count
+    return rows
 
 
 def sample_step(sampler: Sampler, logits: Tensor, step: StepInput) -> Tensor:

@@ -54,6 +54,7 @@ class GenerationBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     priority: int | None = None
     cache_salt: str | None = None
     truncate_prompt_tokens: int | None = None
+    prompt_logprobs: int | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     guided_json: dict[str, Any] | str | None = None

@@ -12,7 +12,12 @@ from msgspec import UNSET, UnsetType
 from naiad.ipc.generation_call import CompletionPiece, GenerationCall, GenerationEvent, TokenLogprob
 from naiad.protocol.openai.body import ChatBody
 from naiad.protocol.openai.error import OpenAiError, bad_request
-from naiad.protocol.openai.logprob import ChatLogprobs, chat_logprobs
+from naiad.protocol.openai.logprob import (
+    ChatLogprobs,
+    PromptLogprob,
+    chat_logprobs,
+    prompt_logprobs,
+)
 from naiad.protocol.openai.response_format import read_format
 from naiad.protocol.openai.response_writer import (
     DONE,
@@ -23,7 +28,7 @@ from naiad.protocol.openai.response_writer import (
     encode_failure,
     new_id,
 )
-from naiad.protocol.openai.sampling import chat_sampling, num_kept
+from naiad.protocol.openai.sampling import chat_sampling, num_kept, prompt_alternatives
 from naiad.protocol.openai.tool_call import NamedCallReader, Reading, ToolCallReader, ToolDelta
 from naiad.protocol.openai.tool_choice import ToolPlan, plan_tools
 
@@ -85,6 +90,7 @@ class Completion(msgspec.Struct):
     model: str
     choices: list[Choice]
     usage: Usage
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | UnsetType = UNSET
 
 
 class Reader(Protocol):
@@ -126,6 +132,7 @@ def decode_call(
         add_generation_prompt=body.add_generation_prompt is not False and not is_continued,
         continue_final_message=is_continued,
         num_kept=num_kept(body),
+        prompt_logprobs=prompt_alternatives(body),
         parameters=chat_sampling(body, defaults),
         grammar=plan.grammar or read_format(body),
         priority=body.priority or 0,
@@ -301,11 +308,13 @@ class WholeChat:
         self._plan = plan
         self._usage = UsageCount()
         self._drafts: dict[int, _Draft] = {}
+        self._prompt: list[TokenLogprob] | None = None
 
     def write(self, call_index: int, event: GenerationEvent) -> bytes:
         self._usage.add(call_index, event)
         for piece in event.pieces:
             draft = self._drafts.setdefault(piece.index, _Draft())
+            self._prompt = self._prompt or piece.prompt_logprobs
             draft.text += piece.text
             draft.logprobs += piece.logprobs or []
             draft.finish_reason = piece.finish_reason or draft.finish_reason
@@ -320,6 +329,7 @@ class WholeChat:
             self._model,
             choices,
             self._usage.total(),
+            UNSET if self._prompt is None else prompt_logprobs(self._prompt),
         )
         return encode(completion)
 

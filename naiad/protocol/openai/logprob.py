@@ -31,8 +31,8 @@ class ChatLogprobs(msgspec.Struct):
 
 class CompletionLogprobs(msgspec.Struct):
     tokens: list[str] = []
-    token_logprobs: list[float] = []
-    top_logprobs: list[dict[str, float]] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] = []
     text_offset: list[int] = []
 
 
@@ -53,8 +53,32 @@ def chat_logprobs(entries: list[TokenLogprob]) -> ChatLogprobs:
     )
 
 
-def completion_logprobs(entries: list[TokenLogprob], offset: int) -> CompletionLogprobs:
-    """`offset` is where the first token begins, in characters of the choice's text."""
+class PromptLogprob(msgspec.Struct):
+    """As vLLM writes it. The rank is known of the tokens that were asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+def prompt_logprobs(entries: list[TokenLogprob]) -> list[dict[str, PromptLogprob] | None]:
+    """One for each token of the prompt; the first token follows nothing."""
+    found: list[dict[str, PromptLogprob] | None] = []
+    for entry in entries:
+        ranked = {
+            str(top.token_id): PromptLogprob(max(top.logprob, _LOWEST), rank, top.text)
+            for rank, top in enumerate(entry.top, 1)
+        }
+        own = PromptLogprob(max(entry.logprob, _LOWEST), None, entry.text)
+        found.append({str(entry.token_id): own} | ranked if found else None)
+    return found
+
+
+def completion_logprobs(
+    entries: list[TokenLogprob], offset: int, *, has_first: bool = False
+) -> CompletionLogprobs:
+    """`offset` is where the first token begins, in characters of the choice's text. With
+    `has_first`, that is the first token of the prompt, which follows nothing."""
     found = CompletionLogprobs()
     for entry in entries:
         found.tokens.append(_name(entry))
@@ -64,6 +88,8 @@ def completion_logprobs(entries: list[TokenLogprob], offset: int) -> CompletionL
         )
         found.text_offset.append(offset)
         offset += len(entry.text)
+    if has_first and entries:
+        found.token_logprobs[0] = found.top_logprobs[0] = None
     return found
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from naiad.errors import NaiadError
 from naiad.llm.parameters import (
+    MAX_LOGPROBS,
     OPENAI_MAX_BIAS,
     OPENAI_MAX_COMPLETION_LOGPROBS,
     OPENAI_RANGES,
@@ -54,6 +55,8 @@ def completion_sampling(body: CompletionBody, defaults: Mapping[str, Any]) -> Sa
     values = _common(body)
     if body.logprobs is not None:
         values["logprobs"] = body.logprobs
+    if wants_prompt_only(body):
+        values["max_tokens"] = 1  # it is made, and dropped
     return _merged(values, {"max_tokens": COMPLETION_MAX_TOKENS, **defaults})
 
 
@@ -64,6 +67,26 @@ def responses_sampling(body: ResponsesBody, defaults: Mapping[str, Any]) -> Samp
     if body.max_output_tokens is not None:
         values["max_tokens"] = body.max_output_tokens
     return _merged(values, defaults)
+
+
+def wants_prompt_only(body: CompletionBody) -> bool:
+    """True if the text itself, or its log-probabilities, are all that is wanted."""
+    return body.max_tokens == 0 and bool(body.echo or body.prompt_logprobs is not None)
+
+
+def prompt_alternatives(body: GenerationBody) -> int | None:
+    """How many alternatives to each token of the prompt are reported; None reports none. Raises
+    OpenAiError."""
+    count = body.prompt_logprobs
+    if count is None:
+        return None
+    if not 0 <= count <= MAX_LOGPROBS:
+        raise bad_request(
+            f"'prompt_logprobs' is {shown(count)}, expected 0 to {MAX_LOGPROBS}", "prompt_logprobs"
+        )
+    if body.stream:
+        raise bad_request("'prompt_logprobs' cannot be streamed", "prompt_logprobs")
+    return count
 
 
 def num_kept(body: GenerationBody) -> int:
