@@ -114,11 +114,12 @@ def azurite(folder: Path) -> Iterator[Rig]:
         client = {"allow_http": True, "timeout": timedelta(seconds=60)}
         store = AzureStore("models", config=config, client_options=client)  # type: ignore[arg-type]
         variables = {"AZURE_STORAGE_ENDPOINT": endpoint, "AZURE_STORAGE_KEY": AZURITE_KEY}
-        yield Rig(f"as://{ACCOUNT}/models", variables, lambda key, text: put_blob(store, key, text))
 
+        def put(key: str, text: bytes) -> None:
+            obstore.put(store, key, text)
 
-def put_blob(store: AzureStore, key: str, text: bytes) -> None:
-    obstore.put(store, key, text)
+        wrong = {"AZURE_STORAGE_KEY": base64.b64encode(b"wrong").decode()}
+        yield Rig(f"as://{ACCOUNT}/models", variables, put, wrong)
 
 
 def make_container(endpoint: str) -> None:
