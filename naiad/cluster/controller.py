@@ -32,6 +32,8 @@ from naiad.files.private_folder import private_folder, write_file
 from naiad.keys.key_file import KeyFile
 
 UNFIT_S = 60.0
+ADOPT_S = 30.0
+"""How long a controller that was started again takes its predecessor's word for a replica."""
 MAX_PAUSE_S = 60.0
 FIRST_PAUSE_S = 1.0
 _LLM_BACKENDS = ("llm", "vllm", "tensorrtllm")
@@ -57,6 +59,8 @@ class ControllerState(msgspec.Struct, kw_only=True):
     draining: set[str] = set()
     """Names of nodes."""
     next_number: int = 1
+    rows: dict[str, dict[str, str]] = {}
+    """By name of a replica: what the routers know of it."""
     secret: str = ""
     """The API key of the replicas, which the router sends; used if the router has keys."""
 
@@ -86,7 +90,8 @@ class Controller:
         self._load = RouterLoad()
         self._reports: dict[str, ServerReport] = {}
         self._problems: dict[str, str] = {}
-        self._rows: dict[str, dict[str, str]] = {}
+        self._adopted: set[str] = set()
+        """The replicas of a controller that was killed, of which there is no report yet."""
         self._was_seen: set[str] = set()
         self._first_token: dict[str, dict[str, float]] = {}
         self._adopt_records()
@@ -286,6 +291,7 @@ class Controller:
             deployment = state.spec.find(replica.deployment)
             is_here = replica.node_id in ids.values()
             if is_here and deployment is not None and replica.revision == deployment.revision:
+                self._adopted.add(replica.name)
                 self._start_replica(replica, deployment, self._machines.nodes())
         for deployment in state.spec.deployment:
             if name := deployment.placement.policy:
@@ -311,6 +317,9 @@ class Controller:
             if replica.node_id not in alive:
                 self._set(replica, ReplicaState.UNREACHABLE, "its node is away", now_s)
                 continue
+            is_new = replica.name in self._adopted
+            if isinstance(report, ServerReport) or now_s - replica.since_s > ADOPT_S:
+                self._adopted.discard(replica.name)
             match report:
                 case ServerReport(is_ready=True):
                     self._set(replica, ReplicaState.READY, "", now_s)
@@ -320,9 +329,9 @@ class Controller:
                 case ServerRefused():
                     self._fail(replica, report.reason, now_s)
                     continue
-                case ServerGone():
+                case ServerGone() if not is_new:
                     self._set(replica, ReplicaState.UNREACHABLE, report.reason, now_s)
-                case None:
+                case None if not is_new:
                     if replica.state is ReplicaState.READY:
                         self._set(replica, ReplicaState.UNREACHABLE, "no report yet", now_s)
             if deployment is None or replica.state is ReplicaState.READY:
@@ -543,7 +552,7 @@ class Controller:
             report = self._reports.get(replica.name)
             if replica.state is ReplicaState.DRAINING or report is None:
                 # One whose supervisor is away keeps its row: the router sees for itself.
-                previous = self._rows.get(replica.name)
+                previous = self._state.rows.get(replica.name)
                 if replica.state is not ReplicaState.DRAINING and previous is not None:
                     rows.append(previous)
                 continue
@@ -561,7 +570,10 @@ class Controller:
                 if port in report.ports:
                     row[port] = f"tcp://{node.url_host}:{report.ports[port]}"
             rows.append(row)
-        self._rows = {row["name"]: row for row in rows}
+        known = {row["name"]: row for row in rows}
+        if known != self._state.rows:
+            self._state.rows = known
+            self._write_state()
         return rows
 
     def _router_config(
@@ -638,7 +650,7 @@ class Controller:
                     "in_flight": self._load.in_flight.get(each.name, 0.0),
                     "ejected_models": self._load.ejected.get(each.name, 0.0),
                     **self._process_status(each.name),
-                    "url": self._rows.get(each.name, {}).get("url", ""),
+                    "url": self._state.rows.get(each.name, {}).get("url", ""),
                     "metrics": self._metrics_url(each.name),
                 }
                 for each in own
@@ -646,7 +658,7 @@ class Controller:
         }
 
     def _metrics_url(self, replica: str) -> str:
-        report, row = self._reports.get(replica), self._rows.get(replica)
+        report, row = self._reports.get(replica), self._state.rows.get(replica)
         if report is None or row is None:
             return ""
         return f"{row['url'].rpartition(':')[0]}:{report.ports['metrics']}/metrics"

@@ -287,6 +287,29 @@ def test_a_controller_that_was_killed_goes_on_with_what_runs(cluster: Cluster) -
     assert cluster.controller.is_settled
 
 
+def test_a_controller_that_was_killed_adopts_before_it_judges(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the supervisors have reported, the routers keep what they knew."""
+    cluster.apply("replicas = 2")
+    cluster.tick(3)
+    before = cluster.machines.configs[ROUTER]
+    servers = sorted(cluster.replicas)
+    monkeypatch.setattr(cluster.machines, "reports", lambda: dict.fromkeys(servers))
+    cluster.controller = cluster.make_controller()
+    for _ in range(5):
+        cluster.tick(is_ready=False)
+        assert cluster.machines.configs[ROUTER] == before
+        assert cluster.row()["ready"] == 2
+    cluster.tick(seconds=30, count=2, is_ready=False)
+    assert {row["state"] for row in cluster.row()["replicas"]} == {"unreachable"}
+    assert cluster.routed == servers, "the router sees for itself"
+    monkeypatch.undo()
+    cluster.tick(2)
+    assert cluster.controller.is_settled
+    assert cluster.machines.stopped == []
+
+
 def test_nodes_are_found_again_by_name_after_ray_was_started_anew(cluster: Cluster) -> None:
     cluster.apply("replicas = 2\nplacement = { nodes = ['a', 'b'] }")
     cluster.tick(3)
