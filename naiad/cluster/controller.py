@@ -119,6 +119,10 @@ class Controller:
                 "the router's fields cannot change while it serves: `naiad cluster down`, then "
                 "apply the file again"
             )
+        for deployment in spec.deployment:
+            current = state.spec.find(deployment.name)
+            if current is None or current.revision != deployment.revision:
+                self._require_models(deployment)
         if spec != state.spec:
             state.previous, state.spec = state.spec, spec
         self._policies = policies
@@ -128,6 +132,12 @@ class Controller:
         if not state.secret:
             state.secret = secrets.token_urlsafe(24)
         self._write_state()
+
+    def _require_models(self, deployment: DeploymentSpec) -> None:
+        """Nothing is stopped for models that no node can serve. Raises NaiadError."""
+        found = self._machines.look(deployment.repository, deployment.models)
+        if found and all(found):
+            raise invalid_arg(f"deployment '{deployment.name}': {found[0]}, on every node")
 
     def rollback(self) -> ClusterSpec:
         """Raises NaiadError."""

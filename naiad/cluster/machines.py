@@ -5,7 +5,7 @@ Rule: no call waits for a machine. What takes time is begun here and seen in a l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -46,6 +46,10 @@ class Machines(Protocol):
 
     def last_lines(self, server: str, count: int) -> str:
         """Waits, for a few seconds at most."""
+
+    def look(self, repository: str, models: Sequence[str]) -> list[str]:
+        """What each node that answers says of a repository: why it cannot serve these models of
+        it, or nothing. Waits, for a few seconds at most."""
 
     def sweep(self, node_id: str, keep: frozenset[str]) -> None:
         """Begins to end the servers on a node that are not in `keep`: what an earlier cluster left

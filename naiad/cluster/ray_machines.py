@@ -6,8 +6,9 @@ Invariant: an actor is bound to its node. Ray starts it again there, where its s
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from naiad.cluster.machines import ServerGone, ServerRefused
 from naiad.cluster.placement import ADDRESS_LABEL, NAME_LABEL, Node
 from naiad.cluster.ray_node import labelled_address
 from naiad.cluster.resources import Resources
-from naiad.cluster.supervisor import ServerReport, ServerSpec
+from naiad.cluster.supervisor import ServerReport, ServerSpec, repository_problem
 
 NAMESPACE = "naiad"
 SILENCE_S = 5.0
 """A supervisor that does not answer for so long is taken to be away."""
+LOOK_S = 10.0
 _ACCELERATOR = "accelerator_type:"
 
 
@@ -142,6 +144,22 @@ class RayMachines:
         except ray.exceptions.RayError as error:
             return f"its supervisor does not answer: {_brief(error)}"
         return lines
+
+    def look(self, repository: str, models: Sequence[str]) -> list[str]:
+        tasks = [
+            ray.remote(repository_problem)
+            .options(
+                num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)
+            )
+            .remote(repository, list(models))
+            for node in self.nodes()
+        ]
+        ready = ray.wait(tasks, num_returns=len(tasks), timeout=LOOK_S)[0] if tasks else []
+        found: list[str] = []
+        for task in ready:
+            with contextlib.suppress(ray.exceptions.RayError):  # The node is away.
+                found.append(ray.get(task))
+        return found
 
     def sweep(self, node_id: str, keep: frozenset[str]) -> None:
         self._sweeps[node_id] = (

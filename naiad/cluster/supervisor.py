@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ from naiad.cluster.server_process import ServerProcess, digest_of, read_process
 from naiad.cluster.tokenizer_checks import TokenizerChecks
 from naiad.core.install_advice import install_command
 from naiad.errors import invalid_arg
+from naiad.repository.config.suggestion import nearest
 
 CHECK_S = 0.5
 FIRST_DELAY_S = 0.1
@@ -317,11 +319,8 @@ def check_node(spec: ServerSpec, folder: Path) -> None:
             f"this node has naiad {__version__}, the cluster has {spec.version}: install the same "
             "version on all nodes"
         )
-    if spec.repository and "://" not in spec.repository and not Path(spec.repository).is_dir():
-        raise invalid_arg(
-            f"this node has no folder '{spec.repository}': copy the models there, or use a store "
-            "that all nodes reach"
-        )
+    if problem := repository_problem(spec.repository, ()):
+        raise invalid_arg(problem)
     if spec.publishes_kv_events and importlib.util.find_spec("zmq") is None:
         raise invalid_arg(
             f"this node has no pyzmq, which KV events need: {install_command('kv-events')}"
@@ -336,6 +335,28 @@ def check_node(spec: ServerSpec, folder: Path) -> None:
             f"'{folder}' has {free // 2**20} MiB free, at least {MIN_DISK_BYTES // 2**20} are "
             "needed for logs and caches"
         )
+
+
+def repository_problem(repository: str, models: Sequence[str]) -> str:
+    """Why this node cannot serve the models, as far as folders tell; empty if it can. What a store
+    has is seen when a replica starts."""
+    if not repository or "://" in repository:
+        return ""
+    try:
+        names = {entry.name for entry in os.scandir(repository) if entry.is_dir()}
+    except FileNotFoundError:
+        return (
+            f"this node has no folder '{repository}': copy the models there, or use a store that "
+            "all nodes reach"
+        )
+    except OSError as error:
+        return f"this node cannot read '{repository}': {error.strerror}"
+    for model in models:
+        if model not in names and model != "*":
+            near = nearest(model, names)
+            hint = f", did you mean '{near}'?" if near else ""
+            return f"'{repository}' has no model '{model}'{hint}"
+    return ""
 
 
 def _free_port(address: str) -> int:

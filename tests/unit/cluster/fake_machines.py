@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -33,6 +33,9 @@ class FakeMachines:
         self.without_zmq: set[str] = set()
         """Ids of nodes."""
         self.stopped: list[str] = []
+        self.problems = [""]
+        """What the nodes say of a repository."""
+        self.looked: list[tuple[str, tuple[str, ...]]] = []
         self.swept: list[tuple[str, frozenset[str]]] = []
 
     def nodes(self) -> list[Node]:
@@ -65,6 +68,10 @@ class FakeMachines:
 
     def last_lines(self, server: str, count: int) -> str:
         return f"the last {count} lines of {server}"
+
+    def look(self, repository: str, models: Sequence[str]) -> list[str]:
+        self.looked.append((repository, tuple(models)))
+        return list(self.problems)
 
     def sweep(self, node_id: str, keep: frozenset[str]) -> None:
         self.swept.append((node_id, keep))

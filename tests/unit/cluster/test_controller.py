@@ -347,6 +347,24 @@ def test_a_policy_that_cannot_be_imported_changes_nothing(cluster: Cluster) -> N
     assert len(cluster.replicas) == 1
 
 
+def test_models_that_no_node_has_change_nothing(cluster: Cluster) -> None:
+    cluster.apply("models = ['x']\nreplicas = 2")
+    cluster.tick(3)
+    before = dict(cluster.replicas)
+    cluster.machines.problems = ["'/models' has no model 'y'", "this node has no folder '/models'"]
+    with pytest.raises(NaiadError, match=r"deployment 'd': '/models' has no model 'y', on every"):
+        cluster.apply("models = ['y']\nreplicas = 2")
+    cluster.tick(5)
+    assert cluster.replicas == before
+    assert cluster.controller.is_settled
+    cluster.machines.looked.clear()
+    cluster.apply("models = ['x']\nreplicas = 3")
+    assert cluster.machines.looked == [], "the same revision is not judged again"
+    cluster.machines.problems = ["this node has no folder '/models'", ""]
+    cluster.apply("models = ['y']\nreplicas = 2")
+    assert cluster.machines.looked == [("/models", ("y",))], "one node that can is enough"
+
+
 def test_the_routers_ports_do_not_change_under_traffic(cluster: Cluster) -> None:
     cluster.apply("replicas = 1")
     changed = parse_spec(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from naiad.cluster.supervisor import Silence
+from pathlib import Path
+
+from naiad.cluster.supervisor import Silence, repository_problem
 
 
 def test_a_server_that_is_silent_for_long_hangs() -> None:
@@ -33,3 +35,15 @@ def test_a_machine_that_was_stopped_as_a_whole_kills_nothing() -> None:
     assert silence.on_no_response(1000.0) == 0.0, "the check that was under way"
     silence.on_response(1000.5)
     assert silence.on_no_response(1001.0) == 0.0
+
+
+def test_what_a_node_says_of_a_repository(tmp_path: Path) -> None:
+    (tmp_path / "add_sub").mkdir()
+    path = str(tmp_path)
+    assert repository_problem(path, ["add_sub", "*"]) == ""
+    assert repository_problem(path, ["addsub"]) == (
+        f"'{path}' has no model 'addsub', did you mean 'add_sub'?"
+    )
+    assert repository_problem(f"{path}/none", []).startswith(f"this node has no folder '{path}/no")
+    assert repository_problem(f"{path}/add_sub", []) == ""
+    assert repository_problem("s3://bucket/models", ["m"]) == ""
