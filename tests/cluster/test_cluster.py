@@ -3,6 +3,7 @@ share the cluster and run in this order; test_faults.py goes on with it."""
 
 from __future__ import annotations
 
+import pytest
 from click.testing import CliRunner
 
 from naiad.cluster.command import command
@@ -29,6 +30,15 @@ def test_a_demand_that_cannot_be_met_says_why_and_stops_nothing(rig: Rig) -> Non
     assert rig.infer() == 200
     rig.apply([deployment("d", "add_sub", replicas=2, placement=rules)])
     rig.settle()
+
+
+def test_models_that_no_node_has_are_refused(rig: Rig) -> None:
+    before = {row["name"] for row in rows(rig.settle())}
+    with pytest.raises(AssertionError, match="has no model 'addsub', did you mean 'add_sub'"):
+        rig.apply([deployment("d", "addsub", replicas=2)])
+    with pytest.raises(AssertionError, match="this node has no folder '/nowhere'"):
+        rig.apply([deployment("d", "add_sub", replicas=2, repository="/nowhere")])
+    assert {row["name"] for row in rows(rig.settle())} == before
 
 
 def test_an_update_rolls_without_a_failed_request(rig: Rig) -> None:

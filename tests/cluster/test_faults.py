@@ -16,6 +16,7 @@ import pytest
 from naiad.cluster.server_process import is_running, read_process
 from tests.cluster.load import Load
 from tests.cluster.rig import Rig, deployment, rows, write_moody
+from tests.server.gates import eventually
 
 HANG = {"hang_timeout": "5s"}
 
@@ -84,6 +85,34 @@ def test_a_killed_supervisor_finds_its_server_again(rig: Rig) -> None:
         rig.settle()
     assert pid_of(rig, row) == pid, "the server went on"
     assert load.failures == []
+
+
+def controller_pid() -> int:
+    """0 while there is none."""
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        if process.info["cmdline"] and process.info["cmdline"][0].startswith("ray::Controller"):
+            return int(process.info["pid"])
+    return 0
+
+
+def test_a_controller_killed_ten_times_fails_no_request(rig: Rig) -> None:
+    servers = {row["name"]: pid_of(rig, row) for row in rows(rig.settle())}
+    with Load(rig) as load:
+        for _ in range(10):
+            pid = controller_pid()
+            os.kill(pid, signal.SIGKILL)
+            eventually(lambda pid=pid: controller_pid() not in (0, pid), "a new one", 60)
+            eventually(lambda: is_settled(rig), "settled", 60)
+    assert load.failures == []
+    assert load.num_served > 0
+    assert {row["name"]: pid_of(rig, row) for row in rows(rig.settle())} == servers
+
+
+def is_settled(rig: Rig) -> bool:
+    try:
+        return bool(rig.call("status")["is_settled"])
+    except Exception:  # Ray's error while the actor is started again.
+        return False
 
 
 def test_a_killed_router_is_replaced_and_the_other_one_serves(rig: Rig) -> None:
