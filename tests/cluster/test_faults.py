@@ -101,7 +101,8 @@ def test_a_controller_killed_ten_times_fails_no_request(rig: Rig) -> None:
         for _ in range(10):
             pid = controller_pid()
             os.kill(pid, signal.SIGKILL)
-            eventually(lambda pid=pid: controller_pid() not in (0, pid), "a new one", 60)
+            old = (0, pid)
+            eventually(lambda old=old: controller_pid() not in old, "a new one", 60)  # type: ignore[misc]
             eventually(lambda: is_settled(rig), "settled", 60)
     assert load.failures == []
     assert load.num_served > 0
