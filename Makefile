@@ -92,7 +92,7 @@ coverage: $(VENV)/.dev  ## run the tests, or those of TESTS=..., and report the 
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
-network: $(VENV)/.dev  ## hosts with a network between them that loses everything: vanished clients, slow readers (as root, minutes)
+network: $(VENV)/.dev  ## hosts with a network between them that loses everything: vanished clients, slow readers, a router whose replicas are cut off (as root, ten minutes)
 	$(BIN)/python -m pytest tests/network -v -rs
 
 attack: $(VENV)/.dev  ## attack live servers (or only NAMES=...): worst probe latency, peak memory, what is left

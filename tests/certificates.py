@@ -21,15 +21,15 @@ class Certificates(msgspec.Struct, frozen=True):
         return (self.folder / name).read_bytes()
 
 
-def make_certificates(folder: Path) -> Certificates:
-    """Writes ca.pem, which signs server.pem (for localhost and 127.0.0.1) , client.pem and
+def make_certificates(folder: Path, address: str = "127.0.0.1") -> Certificates:
+    """Writes ca.pem, which signs server.pem (for localhost and `address`), client.pem and
     named.pem (a client with alternative names), and
     strange-ca.pem, which signs strange.pem. The keys are *.key."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is needed to make certificates")
     for authority in ("ca", "strange-ca"):
         _new(folder, authority, "-x509", "-subj", f"/CN={authority}")
-    _signed(folder, "server", "ca", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    _signed(folder, "server", "ca", f"subjectAltName=DNS:localhost,IP:{address}")
     _signed(folder, "client", "ca", "extendedKeyUsage=clientAuth")
     _signed(folder, "named", "ca", "subjectAltName=URI:spiffe://example.com/named,DNS:named.test")
     _signed(folder, "strange", "strange-ca", "extendedKeyUsage=clientAuth")

@@ -18,6 +18,11 @@ import msgspec
 from naiad import log
 from naiad.core.install_advice import install_command
 from naiad.errors import invalid_arg
+from naiad.transport.tcp_watch import (
+    KEEPALIVE_COUNT,
+    KEEPALIVE_IDLE_S,
+    KEEPALIVE_INTERVAL_S,
+)
 
 _POLL_MS = 200
 _REPLAY_LIMIT_MS = 2000
@@ -133,6 +138,10 @@ class KvSubscriber:
         context = zmq.Context.instance()
         socket = context.socket(zmq.SUB)
         socket.set_hwm(100_000)
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_IDLE_S)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_INTERVAL_S)
+        socket.setsockopt(zmq.TCP_KEEPALIVE_CNT, KEEPALIVE_COUNT)
         socket.subscribe(b"")
         monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         poller = zmq.Poller()

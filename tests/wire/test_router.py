@@ -9,10 +9,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from naiad.router.address import Address
 from naiad.router.breaker import BreakerOptions
 from naiad.router.config import ModelSpec, RetryOptions, RouterConfig
+from naiad.router.grpc_pool import GrpcPool
 from naiad.router.policy import RoutedRequest
 from naiad.router.replica import Replica, ReplicaState
+from tests.attacks.router_heads import send_infer
+from tests.wire.counting_replica import CountingGrpcReplica, CountingReplica
 from tests.wire.http_client import Client
 from tests.wire.router_rig import FakeReplica, respond_ok, routing, whole
 
@@ -239,6 +243,35 @@ async def test_a_replica_that_does_not_admit_a_request_is_left_out() -> None:
         rig.a.behave = refuse
         assert {(await rig.ask()).body for _ in range(10)} == {b"b"}
         assert rig.replica("a").counters["not_admitted"] == len(rig.a.requests) > 0
+
+
+@pytest.mark.parametrize("more", [(), ("Retry-After: 1",)])
+async def test_a_replica_that_always_refuses_is_seen_by_few(more: tuple[str, ...]) -> None:
+    """FOUND G3: a fourth replica that answered 503 got half of all attempts."""
+    async with routing("a", "b", "c", "d") as rig:
+
+        async def full(replica: FakeReplica, writer: asyncio.StreamWriter) -> None:
+            writer.write(whole(503, b"full", *more))
+
+        rig.fakes["d"].behave = full
+        statuses = Counter([(await rig.ask()).status for _ in range(1000)])
+        assert statuses[200] >= 995
+        assert len(rig.fakes["d"].requests) <= 5
+        assert rig.replica("d").counters["refused"] == len(rig.fakes["d"].requests) > 0
+
+
+async def test_grpc_calls_go_where_the_port_is() -> None:
+    """FOUND G2b: a replica without a gRPC port failed at once, so it was preferred."""
+    async with routing() as rig:
+        grpc = CountingGrpcReplica()
+        await rig.add("a", CountingReplica(), grpc)
+        await rig.add("b", CountingReplica())
+        pool = GrpcPool(Address("127.0.0.1", rig.grpc_port))
+        calls = [await send_infer(pool, number, []) for number in range(1, 200)]
+        assert {call.status for call in calls} == {0}
+        assert grpc.parsed == list(range(1, 200))
+        assert rig.core.counters["retries"] == 0
+        pool.close()
 
 
 async def test_the_refusal_itself_is_the_response_when_all_refuse() -> None:
