@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from naiad.backends.backend import Runtime
 from naiad.backends.ragged_batch import batch_input, scatter
 from naiad.backends.served_config import ServedConfig, TensorConfig
 from naiad.backends.tensor_array import (
@@ -37,6 +38,13 @@ ErrorText: TypeAlias = Callable[[Exception], str]
 """Returns the message for the client about an exception of the framework, without paths."""
 
 
+Warn: TypeAlias = Callable[[str], None]
+
+
+def warning_to(runtime: Runtime) -> Warn:
+    return lambda text: runtime.log("WARNING", text, "batch_execution.py", 0)
+
+
 class _Output:
     """The configuration of one output."""
 
@@ -57,11 +65,14 @@ class BatchExecution:
         run: Run,
         error_text: ErrorText,
         scalar_inputs: frozenset[str] = frozenset(),
+        warn: Warn | None = None,
     ) -> None:
         """`scalar_inputs` are the inputs that have no dimensions in the model.
 
         A config can only give them the dims [ 1 ].
         """
+        self._warn = warn
+        """None when the warning about batches has been given."""
         self._config = config
         self._error_text = error_text
         self._scalar_inputs = scalar_inputs
@@ -85,12 +96,22 @@ class BatchExecution:
         }
 
     def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
-        if self._is_batched and len(requests) > 1:
-            try:
-                return list(self._execute(requests))
-            except Exception:
-                pass  # run each request alone
-        return [self._execute_alone(request) for request in requests]
+        if not self._is_batched or len(requests) == 1:
+            return [self._execute_alone(request) for request in requests]
+        try:
+            return list(self._execute(requests))
+        except Exception as error:
+            reason = self._error_text(error)
+        responses = [self._execute_alone(request) for request in requests]
+        if self._warn is not None and not any(response.error for response in responses):
+            warn, self._warn = self._warn, None
+            warn(
+                f"model '{self._config.name}' fails with a batch of {len(requests)} requests, each "
+                "of which succeeds alone, so that batching costs time instead of saving it: lower "
+                f"max_batch_size, which is {self._config.max_batch_size}, to what the model "
+                f"accepts ({reason})"
+            )
+        return list(responses)
 
     def _execute_alone(self, request: WorkRequest) -> WorkResponse:
         try:

@@ -34,6 +34,8 @@ class Signature(msgspec.Struct, frozen=True):
     outputs: list[TensorSignature]
     optional_inputs: list[TensorSignature] = []
     """Inputs that a request may omit: ONNX initializers, and arguments with a default."""
+    max_batch_size: int = 0
+    """The largest batch that the model accepts; 0 if it does not tell."""
 
 
 def default_max_batch_size(backend_config: dict[str, str]) -> int:
@@ -60,7 +62,8 @@ def complete(config: ServedConfig, signature: Signature, default_batch_size: int
     max_batch_size = config.max_batch_size
     if _can_batch(signature):
         if max_batch_size == 0:
-            max_batch_size = fields["max_batch_size"] = default_batch_size
+            largest = signature.max_batch_size or default_batch_size
+            max_batch_size = fields["max_batch_size"] = min(default_batch_size, largest)
             note = (
                 f"autofilled max_batch_size to {max_batch_size} for model '{config.name}' since "
                 "batching is supported but no max_batch_size is specified in model configuration. "

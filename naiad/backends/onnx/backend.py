@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime
 
 from naiad.backends.backend import Backend, Runtime
-from naiad.backends.batch_execution import BatchExecution
+from naiad.backends.batch_execution import BatchExecution, warning_to
 from naiad.backends.onnx.session import open_session, run_options
 from naiad.backends.served_config import ServedConfig, read_config
 from naiad.backends.signature import (
@@ -75,7 +75,7 @@ class OnnxBackend(Backend):
             runtime.log("WARNING", note, "backend.py", 0)
         scalars = frozenset(tensor.name for tensor in signature.inputs if tensor.shape == [])
         run = _Runner(session, config, signature, runtime)
-        self._execution = BatchExecution(config, run, _error_text, scalars)
+        self._execution = BatchExecution(config, run, _error_text, scalars, warning_to(runtime))
 
     def _open(self, arguments: LoadArguments, config: ServedConfig) -> onnxruntime.InferenceSession:
         """Opens the session once per process: completing a config does not change the session."""

@@ -16,7 +16,7 @@ import numpy as np
 import openvino
 
 from naiad.backends.backend import Backend, Runtime
-from naiad.backends.batch_execution import BatchExecution
+from naiad.backends.batch_execution import BatchExecution, warning_to
 from naiad.backends.openvino.options import compile_options
 from naiad.backends.served_config import ServedConfig, read_config
 from naiad.backends.signature import (
@@ -87,7 +87,11 @@ class OpenvinoBackend(Backend):
         run = _Runner(compiled, signature, config, fixed_batch, runtime)
         scalars = frozenset(tensor.name for tensor in signature.inputs if tensor.shape == [])
         self._execution = BatchExecution(
-            config, run, lambda error: f"OpenVINO error: {_error_text(error, arguments)}", scalars
+            config,
+            run,
+            lambda error: f"OpenVINO error: {_error_text(error, arguments)}",
+            scalars,
+            warning_to(runtime),
         )
 
     def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from naiad.backends.backend import Backend, Runtime
-from naiad.backends.batch_execution import BatchExecution
+from naiad.backends.batch_execution import BatchExecution, warning_to
 from naiad.backends.served_config import ServedConfig, TensorConfig, read_config
 from naiad.backends.signature import complete, default_max_batch_size
 from naiad.backends.tensor_array import Array
@@ -69,10 +69,17 @@ class PytorchBackend(Backend):
         config = read_config(arguments)
         program = self._load(arguments, config)
         calling = match(program, config)
+        largest = 0 if program.signature is None else program.signature.max_batch_size
+        if 0 < largest < config.max_batch_size:
+            self._notes.append(
+                f"max_batch_size of model '{config.name}' is {config.max_batch_size}, but the "
+                f"program was exported for batches of up to {largest}: larger ones are run request "
+                "by request"
+            )
         for note in self._notes:
             runtime.log("WARNING", note, "backend.py", 0)
         run = _Runner(program, calling, config, self._device, runtime.allocate)
-        self._execution = BatchExecution(config, run, _error_text)
+        self._execution = BatchExecution(config, run, _error_text, warn=warning_to(runtime))
         self._should_clean = (
             config.flag("ENABLE_CACHE_CLEANING", False) and arguments.instance_kind == "GPU"
         )

@@ -156,7 +156,22 @@ def _exported_signature(exported: Any) -> Signature:
     return Signature(
         inputs,
         [_node_signature(label, nodes[name]) for label, name in zip(shown, outputs, strict=True)],
+        max_batch_size=_largest_batch(exported, [placeholders[tensor.name] for tensor in inputs]),
     )
+
+
+def _largest_batch(exported: Any, inputs: list[Any]) -> int:
+    """The upper bound of the first dimension, as `Dim("batch", max=64)` gives it; 0 if there is
+    none."""
+    bounds: list[int] = []
+    for node in inputs:
+        shape = node.meta["val"].shape
+        if not shape or type(shape[0]) is int:
+            continue
+        known = exported.range_constraints.get(shape[0].node.expr)
+        if known is not None and known.upper.is_Integer and int(known.upper) < 2**31:
+            bounds.append(int(known.upper))
+    return min(bounds, default=0)
 
 
 def _node_signature(name: str, node: Any) -> TensorSignature:

@@ -249,6 +249,44 @@ def test_an_exported_program_needs_no_config(tmp_path: Path, linear: Any) -> Non
         np.testing.assert_allclose(arrays(response)["OUTPUT__1"], sums[:, None], rtol=1e-5)
 
 
+def test_the_largest_batch_of_an_exported_program_is_its_max_batch_size(
+    tmp_path: Path, linear: Any
+) -> None:
+    shapes = {"x": {0: torch.export.Dim("batch", min=1, max=2)}}
+    model = export(tmp_path, linear, torch.ones(2, 4), dynamic_shapes=shapes)
+    served = serve(model)
+    assert served.config["max_batch_size"] == 2
+    assert not [text for _, text, *_ in served.runtime.logged if "exported for" in text]
+    config = {**served.config, "max_batch_size": 8}
+    larger = serve(model, config)
+    (said,) = [text for _, text, *_ in larger.runtime.logged if "exported for" in text]
+    assert "is 8, but the program was exported for batches of up to 2" in said
+
+
+def test_batches_that_only_fail_together_are_reported_once(tmp_path: Path, linear: Any) -> None:
+    shapes = {"x": {0: torch.export.Dim("batch", min=1, max=2)}}
+    model = export(tmp_path, linear, torch.ones(2, 4), dynamic_shapes=shapes)
+    served = serve(model, {**serve(model).config, "max_batch_size": 8})
+    one = np.ones((1, 4), np.float32)
+
+    def warnings_about_batches() -> list[str]:
+        return [text for _, text, *_ in served.runtime.logged if "fails with a batch" in text]
+
+    assert len(served.execute(request(x=one), request(x=one))) == 2
+    assert warnings_about_batches() == []
+    for _ in range(3):
+        responses = served.execute(*(request(x=one) for _ in range(4)))
+        assert not [response for response in responses if response.error]
+    (said,) = warnings_about_batches()
+    assert "fails with a batch of 4 requests, each of which succeeds alone" in said
+    # A bad request among them is not the batch's fault.
+    bad = request(x=np.ones((1, 5), np.float32))
+    assert [bool(response.error) for response in served.execute(bad, request(x=one))] == [
+        True,
+        False,
+    ]
+
+
 def test_an_exported_program_with_a_fixed_batch_and_keys(tmp_path: Path) -> None:
     served = serve(
         export(tmp_path, torch_models.Keys(), torch.ones(1, 2), kwargs={"scale": torch.ones(1, 2)})
