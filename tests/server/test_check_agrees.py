@@ -4,8 +4,10 @@ something of this machine, and on right ones. One process loads them all."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import os
+import sys
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +33,14 @@ from tests.onnx_file import Constant, Node, Value
 from tests.unit.repository.config.broken_case import GOOD_MODEL, read_cases
 
 Files = dict[str, str | bytes]
+
+LIMIT_S = 120.0
+EXAMPLES = Path(__file__).parents[2] / "examples" / "repository"
+MAIN = (
+    *("add_sub", "async_execute", "auto_class", "auto_static", "classifier", "echo_text"),
+    *("helper_imports", "identity_bytes", "identity_fp32", "optional_inputs", "repeat"),
+    *("reshaped", "response_parameters", "types", "versions_all", "versions_specific"),
+)
 
 IO = """
 input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
@@ -244,6 +254,54 @@ LACKING: dict[str, Files] = {
     "a version of Python": python(parameter("PYTHON_VERSION", "3.99")),
     "cores": python(parameter("CPU_CORES", "5000")),
 }
+CHECKSUM = hashlib.md5(GOOD_MODEL.encode(), usedforsecurity=False).hexdigest()
+AUTO_MODEL = """
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.set_max_batch_size(4)
+        config.add_input({"name": "x", "data_type": "TYPE_FP32", "dims": [4]})
+        config.add_output({"name": "y", "data_type": "TYPE_FP32", "dims": [4]})
+        return config
+    def execute(self, requests):
+        return []
+"""
+OWN_PYTHON = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
+RIGHT: dict[str, Files] = {
+    "ONNX without a config": onnx(),
+    "ONNX with a config": onnx(f'backend: "onnxruntime" max_batch_size: 8 {IO}'),
+    "ONNX with half a config": onnx("dynamic_batching { } instance_group [ { count: 1 } ]"),
+    "ONNX with a warm-up": onnx("max_batch_size: 4 " + warmup(warm_input("x"))),
+    "ONNX without batches": onnx(content=without_batch()),
+    "an ensemble of a file": {**onnx(name="cls"), **ensemble("cls", 4)},
+    "an ensemble of a model that completes itself": {
+        "auto/1/model.py": AUTO_MODEL,
+        **ensemble("auto", 4),
+    },
+    "an ensemble of an ensemble": {
+        **onnx(name="cls"),
+        **ensemble("inner", 4),
+        **{
+            name.replace("e/", "inner/", 1): content for name, content in ensemble("cls", 4).items()
+        },
+    },
+    "an environment of its own": python(
+        parameter("PYTHON_VENV", "$$TRITON_MODEL_DIRECTORY/env"),
+        **{"env/bin/python": OWN_PYTHON},
+    ),
+    "a checksum": python(
+        agent("checksum", f'parameters {{ key: "MD5:1/model.py" value: "{CHECKSUM}" }}')
+    ),
+    "a state from a file": python(CACHED_STATE, **{"initial_state/zeros": "12345678"}),
+    "cores, memory and variables": python(
+        parameter("CPU_CORES", "1") + parameter("MEMORY_LIMIT", "4GiB") + parameter("ENV:A", "b")
+    ),
+    "wheels": python(**{"wheels/readme": ""}),
+    "priorities": python(
+        "max_batch_size: 2 dynamic_batching { priority_levels: 3 default_priority_level: 2 }"
+    ),
+}
+"""Tried with the models of `main`, which show what Python models can do, and the examples."""
 CORPUS = {
     case.name: dict[str, str | bytes](case.files)
     for case in read_cases()
@@ -256,6 +314,7 @@ def write(files: Files, repository: Path) -> Path:
         path = repository / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        path.chmod(0o755)
     return repository
 
 
@@ -281,7 +340,8 @@ async def serve(
     sources = ModelSources([LocalStore(path)], wiring.config_options(settings))
     repository = Repository(sources, loader, RepositoryOptions())
     try:
-        return (await repository.start()).failures
+        async with asyncio.timeout(LIMIT_S):
+            return (await repository.start()).failures
     finally:
         await repository.stop()
 
@@ -293,12 +353,14 @@ def check(path: Path) -> list[Finding]:
 class Verdicts:
     """What check and the server say about each of these repositories."""
 
-    def __init__(self, cases: dict[str, Files], folder: Path) -> None:
+    def __init__(
+        self, cases: dict[str, Files], folder: Path, paths: dict[str, Path] | None = None
+    ) -> None:
         log.configure(log.LogSettings(log_info=False, log_warning=False, log_error=False))
         self.paths = {
             name: write(files, folder / str(number))
             for number, (name, files) in enumerate(cases.items())
-        }
+        } | (paths or {})
         self.findings = {name: check(path) for name, path in self.paths.items()}
         failures = serve_all(list(self.paths.values()))
         self.failures = dict(zip(self.paths, failures, strict=True))
@@ -319,6 +381,27 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
 @pytest.fixture(scope="module")
 def lacking(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
     return Verdicts(LACKING, tmp_path_factory.mktemp("lacking"))
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory, repositories: Path) -> Verdicts:
+    folder = tmp_path_factory.mktemp("right")
+    paths = {"examples": EXAMPLES}
+    for name in MAIN:
+        (folder / name).mkdir()
+        (folder / name / name).symlink_to(repositories / "main" / name)
+        paths[name] = folder / name
+    return Verdicts(RIGHT, folder, paths)
+
+
+@pytest.mark.parametrize("name", [*RIGHT, *MAIN, "examples"])
+def test_both_accept_a_right_repository(right: Verdicts, name: str) -> None:
+    assert not right.errors(name), right.text(name)
+    assert not right.failures[name], right.text(name)
+
+
+def test_there_are_at_least_thirty_right_ones() -> None:
+    assert len(RIGHT) + len(MAIN) + 1 >= 30
 
 
 def test_there_are_at_least_sixty() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from naiad.errors import NaiadError
+from naiad.repository.check.check import Severity, check_repository
 from tests.unit.backends.framework import Loaded, arrays, bf16, load, parameters, request, tensor
 
 pytest.importorskip("torch", reason="PyTorch is not installed (pip install '.[pytorch]')")
@@ -223,6 +224,14 @@ def test_applies_the_parameters_of_triton(tmp_path: Path) -> None:
     finally:
         torch._C._set_graph_executor_optimize(True)
         torch.backends.cudnn.enabled = True
+
+
+def test_check_prints_the_config_that_torchscript_lacks(tmp_path: Path, linear: Any) -> None:
+    script(tmp_path, linear)
+    (finding,) = check_repository([tmp_path], should_open=True)
+    assert finding.severity is Severity.ERROR
+    assert 'input [\n  { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }' in finding.problem.fix
+    assert "naiad check --write --example x=1,4" in finding.problem.fix
 
 
 # torch.export.
