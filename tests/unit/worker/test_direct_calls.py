@@ -17,6 +17,7 @@ from naiad.ipc.work import (
     WorkRequest,
     WorkResponse,
 )
+from naiad.worker import direct_calls
 from naiad.worker.direct_calls import (
     MAX_DATA_BYTES,
     MAX_PACKET_BYTES,
@@ -180,3 +181,29 @@ def test_which_calls_have_the_same_signature() -> None:
     assert signature_of(call(datatype="BYTES")) is None
     assert signature_of(call(bytes(MAX_DATA_BYTES), "UINT8", [MAX_DATA_BYTES])) is not None
     assert signature_of(call(bytes(MAX_DATA_BYTES + 1), "UINT8", [MAX_DATA_BYTES + 1])) is None
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        [b"\1part of a response, and no more"],
+        [b"\0no response"],
+        [b"\1no ", b"\0response"],
+        [b"\0"],
+    ],
+)
+def test_a_response_that_does_not_go_on_or_is_none_ends_the_call(
+    ends: tuple[LentInstance, BorrowedInstance],
+    packets: list[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A library of the lender's model may write to the socket."""
+    monkeypatch.setattr(direct_calls, "REST_LIMIT_MS", 10)
+    lent, borrowed = ends
+    for packet in packets:
+        lent.sock.send(packet)
+    response, report = ask(borrowed)
+    assert response.error is not None
+    assert "its worker process ended" in response.error.message
+    assert report.error_code == "INTERNAL"
+    assert borrowed.is_over()

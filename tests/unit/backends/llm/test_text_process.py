@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +23,18 @@ from naiad.errors import Code, NaiadError
 
 pytest.importorskip("jinja2")
 
+from naiad.backends.llm import text_process
 from naiad.backends.llm.text_launcher import PromptTokenizer, Proven, TextLauncher
-from naiad.backends.llm.text_process import TextProcesses
+from naiad.backends.llm.text_process import TextProcess, TextProcesses
 from naiad.backends.llm.text_work import (
+    HEADER,
+    MAX_CPU_S,
     GrammarWork,
     PromptLimit,
     RenderWork,
     TextWork,
     TokenizeWork,
+    receive,
     unpack,
 )
 from naiad.ipc.generation_call import GrammarCall
@@ -411,3 +416,43 @@ def test_a_proof_that_is_not_wanted_is_told_at_once() -> None:
     assert reason == "use_fast_tokenizer is false"
     own.close()
     other.close()
+
+
+@pytest.mark.parametrize(
+    ("written", "limit_s"),
+    [
+        (HEADER.pack(1000) + b"a part", 0.05),
+        (HEADER.pack(1000)[:3], 0.05),
+        (HEADER.pack(1 << 40) + b"x" * 100, 60.0),
+        (HEADER.pack(5) + b"xxxxx", 60.0),
+    ],
+)
+def test_a_result_that_is_none_or_does_not_go_on_ends_the_process(
+    written: bytes, limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole result has one limit: bytes that drip in do not renew it."""
+    monkeypatch.setattr(text_process, "MAX_WAIT_S", limit_s - MAX_CPU_S)
+    ours, theirs = socket.socketpair()
+    theirs.sendall(written)
+    with ours, theirs:
+        assert TextProcess(0, ours, 0).run(b"") is None
+
+
+def test_bytes_that_drip_in_do_not_renew_the_limit() -> None:
+    ours, theirs = socket.socketpair()
+    is_over = threading.Event()
+
+    def drip() -> None:
+        while not is_over.wait(0.01):
+            theirs.send(b"x")
+
+    with ours, theirs:
+        theirs.sendall(HEADER.pack(1 << 20))
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            with pytest.raises(TimeoutError):
+                receive(ours, 1 << 21, 0.2)
+        finally:
+            is_over.set()
+            dripping.join()
