@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+from tests.server.s3_server import KEYS, s3_server
+
 ROOT = Path(__file__).parents[2]
 IMAGE = Path(os.environ.get("NAIAD_IMAGE_ROOT", "/nonexistent"))
 LARGEST_BYTES = 400 * 1000 * 1000
@@ -44,14 +46,20 @@ for device in null zero urandom random; do
     touch "$IMAGE/dev/$device"
     mount --bind "/dev/$device" "$IMAGE/dev/$device"
 done
-mount --bind "$CACHE" "$IMAGE/cache"
+if [ -n "$FS_GROUP" ]; then # as the kubelet mounts an emptyDir
+    mount -t tmpfs -o "mode=2777,uid=0,gid=$FS_GROUP,size=64m" tmpfs "$IMAGE/cache"
+    groups="--groups=$FS_GROUP"
+else
+    mount --bind "$CACHE" "$IMAGE/cache"
+    groups=--clear-groups
+fi
 mount --bind "$MODELS" "$IMAGE/models"
 mount -o remount,bind,ro "$IMAGE/models"
 mount -o remount,bind,ro "$IMAGE"
 cd "$IMAGE"
 exec env -i PATH=/opt/naiad/bin:/usr/bin:/bin HOME=/cache XDG_CACHE_HOME=/cache \
     NAIAD_CACHE=/cache/naiad PYTHONDONTWRITEBYTECODE=1 LANG=C.UTF-8 \
-    "$CHROOT" . setpriv --reuid=1000 --regid=1000 --clear-groups --no-new-privs \
+    "$CHROOT" . setpriv --reuid=1000 --regid=1000 "$groups" --no-new-privs \
     --bounding-set=-all --inh-caps=-all /opt/naiad/bin/entrypoint.sh "$@"
 """
 
@@ -59,11 +67,13 @@ exec env -i PATH=/opt/naiad/bin:/usr/bin:/bin HOME=/cache XDG_CACHE_HOME=/cache 
 class Container:
     """A process tree inside the image's root file system."""
 
-    def __init__(self, cache: Path, *command: str) -> None:
+    def __init__(self, cache: Path, *command: str, fs_group: str = "") -> None:
+        """With `fs_group` the cache is a volume of a pod that has such a group."""
         environ = {
             **os.environ,
             "IMAGE": str(IMAGE),
             "CACHE": str(cache),
+            "FS_GROUP": fs_group,
             "MODELS": str(ROOT / "examples" / "repository"),
             "CHROOT": shutil.which("chroot") or "/usr/sbin/chroot",
         }
@@ -244,3 +254,39 @@ def test_the_health_check_and_the_doctor_work_in_the_image(server: Server, cache
     assert check.returncode == 0, check.stderr
     report = Container(cache, "naiad", "doctor", "--http-port=0", "--grpc-port=0").output()
     assert "cannot be written" not in report
+
+
+def test_serves_a_bucket_in_a_pod_with_an_fs_group(cache: Path) -> None:
+    """The whole cache is the pod's volume, and so is what the cluster's state is kept in."""
+    http, grpc, metrics = free_ports(3)
+    with s3_server() as s3:
+        s3.make_bucket("models")
+        s3.upload("models", ROOT / "examples" / "repository", "repo/")
+        variables = [f"{name}={value}" for name, value in KEYS.items()]
+        container = Container(
+            cache,
+            *("env", *variables, "NAIAD_CLUSTER_DIR=/cache", "tritonserver"),
+            f"--model-repository={s3.url('models', 'repo')}",
+            "--repository-cache-directory=/cache",
+            *("--model-control-mode=explicit", "--load-model=add_sub"),
+            *(f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"),
+            fs_group="2000",
+        )
+        server = Server.__new__(Server)
+        server.http, server.container = http, container
+        try:
+            server.wait_until_ready()
+            tensor = {"datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+            inputs = [{"name": name, **tensor} for name in ("INPUT0", "INPUT1")]
+            response = server.post("/v2/models/add_sub/infer", {"inputs": inputs})
+            assert response["outputs"][0]["data"] == [2.0, 4.0, 6.0, 8.0]
+        finally:
+            output = server.stop()
+    assert "successfully loaded 'add_sub'" in output
+
+
+def test_the_state_of_a_cluster_may_be_the_volume_itself(cache: Path) -> None:
+    code = "from naiad.cluster.ray_node import take_environment_token as take; print(take())"
+    variables = ["RAY_AUTH_MODE=token", f"RAY_AUTH_TOKEN={'0' * 64}", "NAIAD_CLUSTER_DIR=/cache"]
+    container = Container(cache, "env", *variables, "python", "-c", code, fs_group="2000")
+    assert container.output().strip() == "/cache/token"

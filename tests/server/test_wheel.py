@@ -1,10 +1,13 @@
-"""The wheel: built from the source tree, installed into an empty environment, and served from
+"""The sdist, and the wheel that is built from it, installed into an empty environment, and served from
 there."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -15,16 +18,56 @@ from tests.server.harness import Server, free_ports
 
 ROOT = Path(__file__).parents[2]
 MAX_WHEEL_BYTES = 20 << 20
+LICENCES = ("LICENSE", "NOTICE")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built by the tool that pyproject.toml names, as a release builds it."""
+    folder = tmp_path_factory.mktemp("sdist")
+    requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--target", folder / "tool", *requires], check=True)
+    code = f"from hatchling.build import build_sdist; build_sdist({str(folder)!r})"
+    environment = {**os.environ, "PYTHONPATH": str(folder / "tool")}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
+    (path,) = folder.glob("naiad-*.tar.gz")
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path) -> Path:
+    """Built from the sdist, as an index's installer without a wheel does."""
+    folder = sdist.parent / "wheel"
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT], check=True
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, sdist], check=True
     )
     (path,) = folder.glob("naiad-*.whl")
     return path
+
+
+def test_the_sdist_has_the_sources_and_the_licences(sdist: Path) -> None:
+    assert sdist.stat().st_size < MAX_WHEEL_BYTES
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", *LICENCES, "proto/grpc_service.proto"} <= names
+    tracked = subprocess.run(
+        ["git", "ls-files", "naiad"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if tracked.returncode == 0:  # The checkout may be a copy without its history.
+        assert set(tracked.stdout.split()) <= names
+    assert not {name.partition("/")[0] for name in names} & {"build", "dist", ".venv", ".git"}
+
+
+def test_the_wheel_has_the_licences_and_says_which(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        folder = metadata.removesuffix("METADATA")
+        for name in LICENCES:
+            assert archive.read(f"{folder}licenses/{name}") == (ROOT / name).read_bytes()
+        lines = archive.read(metadata).decode().splitlines()
+    assert "License-Expression: Apache-2.0" in lines
+    assert {f"License-File: {name}" for name in LICENCES} <= set(lines)
 
 
 def test_the_wheel_is_small_and_contains_only_the_package(wheel: Path) -> None:
