@@ -103,6 +103,9 @@ fuzz: $(VENV)/.dev  ## fuzz the parsers and live servers for SECONDS=600 each, o
 	$(BIN)/python -m pip install -q --group fuzz
 	$(BIN)/python -m tests.fuzz.run --seconds $(SECONDS) $(TARGETS)
 
+release-test: $(VENV)/.dev  ## the wheel with all extras on each Python of this machine, and a server from there (gigabytes; NAIAD_PYTHONS=a:b)
+	$(BIN)/python -m pytest tests/release
+
 IMAGE_OUT ?= build/image
 image-test: $(VENV)/.dev  ## as root, with mmdebstrap: build the CPU image's root file system and run the server in it
 	PYTHON=$(BIN)/python deploy/docker/root_file_system.sh $(IMAGE_OUT)

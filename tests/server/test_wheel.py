@@ -1,5 +1,5 @@
-"""The sdist, and the wheel that is built from it, installed into an empty environment, and served from
-there."""
+"""The sdist, and the wheel that is built from it, installed into an empty environment, and served
+from there."""
 
 from __future__ import annotations
 
@@ -117,3 +117,16 @@ def test_serves_from_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
         assert server.stop() == 0
     finally:
         server.stop()
+
+
+@pytest.mark.slow
+def test_the_light_extras_install_together(wheel: Path, tmp_path: Path) -> None:
+    """Those with PyTorch, Ray and OpenVINO are installed by `make release-test`."""
+    extras = "onnx,cloud,hub,analyze,jwt,otel,kv-events,gpu"
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "-q", f"{wheel}[{extras}]"], check=True)
+    subprocess.run([*pip, "check"], check=True)
+    modules = "onnxruntime, obstore, huggingface_hub, optuna, jwt, opentelemetry.sdk, zmq, pynvml"
+    subprocess.run([python, "-P", "-c", f"import {modules}"], check=True, cwd=tmp_path)
