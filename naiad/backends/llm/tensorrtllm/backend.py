@@ -62,7 +62,7 @@ class TensorrtllmBackend(Backend):
         if parameters.ignored:
             runtime.log(
                 "WARNING",
-                f"parameters {', '.join(parameters.ignored)} have no effect here",
+                f"parameters without effect here: {', '.join(parameters.ignored)}",
                 "tensorrtllm.py",
                 0,
             )

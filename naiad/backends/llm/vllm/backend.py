@@ -84,7 +84,7 @@ class VllmBackend(Backend):
         if ignored:
             runtime.log(
                 "WARNING",
-                f"{ENGINE_FILE}: {', '.join(ignored)} have no effect here",
+                f"{ENGINE_FILE}: no effect here: {', '.join(ignored)}",
                 "vllm.py",
                 0,
             )

@@ -1,5 +1,10 @@
 import pytest
 
+from naiad.pb.model_config_pb2 import ModelConfig
+from naiad.repository.config.config import ConfigOptions
+from naiad.repository.config.problem import InvalidConfigError, ProblemList
+from naiad.repository.config.source_map import SourceMap
+from naiad.repository.config.validate_instances import check_instance_groups
 from naiad.repository.load.failure import brief_reason, failure_summary
 
 PYTHON = "KeyError: 'TOKEN'\n\nAt:\n  <frozen os>(679): __getitem__\n  model.py(54): initialize\n"
@@ -36,3 +41,13 @@ def test_the_summary_names_every_model() -> None:
         == "1 of 3 models failed: llama7b: KeyError 'TOKEN' (model.py:54)"
     )
     assert failure_summary({"b": "no", "a": "gone"}, 2) == "2 of 2 models failed: a: gone; b: no"
+
+
+def test_a_gpu_that_is_not_there_keeps_its_advice() -> None:
+    """The longest text that everybody without a GPU meets."""
+    config = ModelConfig(name="llama-python")
+    config.instance_group.add(name="llama-python_0", kind="KIND_GPU", gpus=[0])
+    found = ProblemList(SourceMap())
+    check_instance_groups(config, ConfigOptions(), found)
+    reason = brief_reason(InvalidConfigError(found.problems).message)
+    assert reason.endswith("use KIND_CPU, or KIND_AUTO to take a GPU only where there is one)")
