@@ -243,3 +243,43 @@ async def test_refuses_replicas_with_control_characters(spec: dict[str, str]) ->
         assert reply.status == 400
         assert "control character" in reply.error()
         assert [replica.name for replica in rig.core.fleet] == ["a"]
+
+
+# Health checks.
+
+
+async def answer_check(replica: FakeReplica, writer: asyncio.StreamWriter) -> None:
+    path = replica.requests[-1].split(b" ")[1]
+    if path == b"/v1/models":
+        writer.write(whole(404, b""))
+    else:
+        writer.write(whole(200, b'[{"name": "m", "version": "1", "state": "READY"}]'))
+
+
+async def test_a_health_check_asks_everything_over_one_connection() -> None:
+    async with routing("a") as rig:
+        rig.a.behave = answer_check
+        replica = rig.replica("a")
+        await HealthCheck(rig.core.fleet, replica).check()
+        assert replica.state is ReplicaState.READY
+        assert replica.models == {"m": frozenset(("1",))}
+        assert (len(rig.a.requests), rig.a.num_connections) == (3, 1)
+
+
+async def test_a_health_check_finds_that_the_grpc_port_is_back() -> None:
+    async with routing() as rig:
+        fake, grpc = FakeReplica("a"), CountingGrpcReplica()
+        fake.behave = answer_check
+        await rig.add("a", fake, grpc)
+        fleet, replica = rig.core.fleet, rig.replica("a")
+        await grpc.stop()
+        for _ in range(3):
+            fleet.on_failure(replica, "connect_failures", is_grpc=True)
+        check = HealthCheck(fleet, replica)
+        await check.check()
+        assert fleet.candidates("m", is_grpc=True) == []
+        assert fleet.candidates("m") == [replica]
+        await grpc.start()
+        await check.check()
+        assert fleet.candidates("m", is_grpc=True) == [replica]
+        assert (await call_infer(rig.grpc_port, 1, [])).status == 0
