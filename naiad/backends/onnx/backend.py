@@ -17,6 +17,7 @@ import onnxruntime
 
 from naiad.backends.backend import Backend, Runtime
 from naiad.backends.batch_execution import BatchExecution, warning_to
+from naiad.backends.onnx.idle_memory import IdleMemory, shares_arena
 from naiad.backends.onnx.session import open_session, run_options
 from naiad.backends.served_config import ServedConfig, read_config
 from naiad.backends.signature import (
@@ -56,6 +57,7 @@ class OnnxBackend(Backend):
         self._device = ("", 0)
         self._notes: list[str] = []
         self._execution: BatchExecution | None = None
+        self._idle_memory: IdleMemory | None = None
 
     def complete_config(self, arguments: LoadArguments) -> bytes:
         config = read_config(arguments)
@@ -76,6 +78,8 @@ class OnnxBackend(Backend):
         scalars = frozenset(tensor.name for tensor in signature.inputs if tensor.shape == [])
         run = _Runner(session, config, signature, runtime)
         self._execution = BatchExecution(config, run, _error_text, scalars, warning_to(runtime))
+        if shares_arena(config, session.get_providers()):
+            self._idle_memory = IdleMemory()
 
     def _open(self, arguments: LoadArguments, config: ServedConfig) -> onnxruntime.InferenceSession:
         """Opens the session once per process: completing a config does not change the session."""
@@ -87,9 +91,15 @@ class OnnxBackend(Backend):
 
     def execute(self, requests: list[WorkRequest]) -> list[WorkResponse | None]:
         assert self._execution is not None
-        return self._execution.execute(requests)
+        try:
+            return self._execution.execute(requests)
+        finally:
+            if self._idle_memory is not None:
+                self._idle_memory.use()
 
     def unload(self) -> None:
+        if self._idle_memory is not None:
+            self._idle_memory.end()
         self._session = self._execution = None
 
 

@@ -10,6 +10,7 @@ import os
 
 import onnxruntime
 
+from naiad.backends.onnx.idle_memory import SHRINK, share_arena, shares_arena
 from naiad.backends.served_config import Accelerator, ServedConfig, read_integer
 from naiad.errors import NaiadError, internal, invalid_arg
 from naiad.ipc.work import LoadArguments
@@ -28,7 +29,6 @@ _GRAPH_LEVELS = {
 _CUDNN_SEARCH = {0: "EXHAUSTIVE", 1: "HEURISTIC", 2: "DEFAULT"}
 _ARENA_STRATEGY = {0: "kNextPowerOfTwo", 1: "kSameAsRequested"}
 _SPINNING = "session.intra_op.allow_spinning"
-_RUN_OPTION = "memory.enable_memory_arena_shrinkage"
 
 Provider = str | tuple[str, dict[str, str]]
 
@@ -58,6 +58,8 @@ def open_session(
     options = session_options(config, arguments)
     providers = execution_providers(config, arguments, warnings)
     path = model_path(arguments)
+    if shares_arena(config, providers):
+        share_arena(options)
     try:
         return onnxruntime.InferenceSession(path, options, providers=providers)
     except NaiadError:
@@ -124,10 +126,10 @@ def _register_operators(
 
 
 def run_options(config: ServedConfig) -> onnxruntime.RunOptions | None:
-    if not config.text(_RUN_OPTION):
+    if not config.text(SHRINK):
         return None
     options = onnxruntime.RunOptions()
-    options.add_run_config_entry(_RUN_OPTION, config.text(_RUN_OPTION))
+    options.add_run_config_entry(SHRINK, config.text(SHRINK))
     return options
 
 
