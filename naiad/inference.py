@@ -173,6 +173,13 @@ class InferenceCore:
 
         `model` is the model the request names, if the caller has just looked it up.
         """
+        try:
+            return self._infer(request, model)
+        except NaiadError:
+            self.break_sequence(request)
+            raise
+
+    def _infer(self, request: InferRequest, model: Model | None) -> ResponseStream:
         # A sequence that has started may continue to its end.
         if self.is_exiting and (request.sequence_start or not request.sequence_id):
             raise unavailable("Server exiting", RETRY_AFTER_S)
@@ -183,6 +190,7 @@ class InferenceCore:
                 self.infer,
                 partial(self._region_buffer, request.model_name),
                 partial(check_strings, model_name=request.model_name),
+                self.break_sequence,
             )
         start_ns = time.monotonic_ns()
         if model is None:
@@ -211,13 +219,46 @@ class InferenceCore:
         requests."""
         if self.is_exiting and (request.sequence_start or not request.sequence_id):
             raise unavailable("Server exiting", RETRY_AFTER_S)
-        return model.scheduler.enqueue(Job(request, ResponseStream(), start_ns, request.batch_size))
+        try:
+            return model.scheduler.enqueue(
+                Job(request, ResponseStream(), start_ns, request.batch_size)
+            )
+        except NaiadError:
+            self.break_sequence(request)
+            raise
+
+    def break_sequence(self, request: InferRequest) -> None:
+        """Ends the sequence of a request that was refused or lost, wherever that happened: with a
+        gap it would be another sequence. Only what names the sequence is read of the request."""
+        if not request.sequence_id:
+            return
+        try:
+            model = self.repository.find_serving(request.model_name, request.model_version)
+        except NaiadError:
+            return  # the version is not a number
+        if model is None:
+            return
+        if model.scheduler.sequences is not None:
+            model.scheduler.sequences.break_sequence(request.sequence_key)
+        for step in model.config.ensemble_scheduling.step:
+            part = InferRequest(step.model_name, [], sequence_id=request.sequence_id)
+            if step.model_version > 0:
+                part.model_version = str(step.model_version)
+            part.identity, part.is_call = request.identity, request.is_call
+            self.break_sequence(part)
 
     def call(self, job: Job) -> ResponseStream:
         """Runs a job on behalf of another one: an ensemble step or a BLS call.
 
         Such jobs are accepted even while the server drains.
         """
+        try:
+            return self._call(job)
+        except NaiadError:
+            self.break_sequence(job.request)
+            raise
+
+    def _call(self, job: Job) -> ResponseStream:
         request = job.request
         job.start_ns = time.monotonic_ns()
         job.is_inner = True

@@ -433,6 +433,9 @@ class ModelServices:
     def infer(self, job: Job) -> ResponseStream:
         return self.core.call(job)
 
+    def break_sequence(self, request: InferRequest) -> None:
+        self.core.break_sequence(request)
+
     def is_decoupled(self, model_name: str, model_version: str) -> bool:
         return self.core.model(model_name, model_version).spec.is_decoupled
 

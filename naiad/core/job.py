@@ -65,6 +65,9 @@ class Job(msgspec.Struct, eq=False, weakref=True):
     response."""
     is_inner: bool = False
     """The job was made on behalf of another one, so it is served while the server drains."""
+    is_admitted: bool = False
+    """Work for the request that led to this job has begun: the job is not refused for load, unless
+    a model's config limits its queue."""
     is_batched: bool = False
     """The job went through a dynamic scheduler, which forgets it once an instance executes it."""
     caller: Caller | None = None

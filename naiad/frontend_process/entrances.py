@@ -52,7 +52,8 @@ class Entrances:
         """The frontend has new keys, and will introduce its callers again."""
         self._callers.clear()
 
-    def _caller(self, number: int) -> Identity:
+    def caller(self, number: int) -> Identity:
+        """Raises BrokenLinkError."""
         try:
             return self._callers[number]
         except KeyError:
@@ -69,7 +70,7 @@ class Entrances:
         if known is not None:
             return known
         admission = self._guard.enter(
-            self._caller(entrance.caller),
+            self.caller(entrance.caller),
             EntranceFacts(api, entrance.head_model, entrance.address, entrance.counts_tokens),
         )
         if number:
@@ -125,7 +126,7 @@ class Entrances:
     def on_refusal_counted(self, message: RefusalCounted) -> None:
         """Raises BrokenLinkError."""
         accounts = self._guard.accounts
-        account = accounts.of(self._caller(message.caller)) if message.caller else None
+        account = accounts.of(self.caller(message.caller)) if message.caller else None
         accounts.count_refusal(account, Code[message.code])
 
     def on_refusal_audited(self, message: RefusalAudited) -> None:

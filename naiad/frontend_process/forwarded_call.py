@@ -91,10 +91,12 @@ class ForwardedCall(Call):
         self.is_done = False
         self.held_bytes = 0
         self.deadline_ns = message.deadline_ns
+        self.on_broken = None
         self.on_cancel = None
         self.on_flow = None
         self.on_stop = None
         self.reader = None
+        self.refusal = None
         self._is_received = False
         self.handler = None
         if method.stream is not None:
@@ -193,7 +195,9 @@ class ForwardedCall(Call):
         self.is_done = True
         if self.admission is not None and self.method.stream is None:
             self.admission.end(status)
-        self.on_cancel = self.on_flow = self.on_stop = None
+        if status != Status.OK and self.on_broken is not None:
+            self.on_broken()
+        self.on_broken = self.on_cancel = self.on_flow = self.on_stop = None
         self.handler = None
         if self.held_bytes:
             self.account.release(self.held_bytes)

@@ -40,6 +40,7 @@ from naiad.frontends.grpc.response import fail
 from naiad.frontends.grpc.restriction import build_restriction
 from naiad.frontends.grpc.stream_infer import ModelStreamInfer, RequestStream
 from naiad.frontends.header_forward import HeaderForward
+from naiad.frontends.lost_sequence import lose_message
 from naiad.frontends.side_thread import SideThread
 from naiad.instances.channel import Channel
 from naiad.keys.guard import Entrance, Guard, read_text
@@ -69,6 +70,7 @@ class FrontendGrpc:
     ) -> None:
         """`guard` is None where nobody needs an API key."""
         self._models = models
+        self._on_lost = partial(lose_message, core)
         self._is_namespacing = is_namespacing
         self._guard = guard
         self.calls = ForwardedCalls(channel, has_keys=guard is not None)
@@ -82,7 +84,7 @@ class FrontendGrpc:
         self._stream_infer = ModelStreamInfer(
             stream_core,
             headers,
-            options.max_stream_requests_in_flight,
+            options.max_stream_request_bytes,
             lambda: self.endpoint.is_stopping,
             self._side_thread,
             decode,
@@ -108,6 +110,7 @@ class FrontendGrpc:
             unary=None if kind.is_stream else unary,
             stream=stream if kind.is_stream else None,
             allocate=self._infer.allocate if is_infer or kind.is_stream else None,
+            on_lost=self._on_lost if is_infer or is_stream_infer else None,
             is_compressed=kind.is_compressed,
         )
 

@@ -180,6 +180,16 @@ class Abandon(Message, tag=101):
     handles: list[int]
 
 
+class SequenceLost(Message, tag=153):
+    """A request of this sequence was refused or lost in the frontend."""
+
+    model_name: str
+    model_version: str
+    sequence_id: int | str
+    caller: int = 0
+    """0 where nobody needs an API key."""
+
+
 class Leave(Message, tag=102):
     """An HTTP connection goes to the server process, with its descriptor. `data` was received and
     not handled."""
@@ -541,6 +551,7 @@ FromFrontend: TypeAlias = (
     | ReceivedInfer
     | AskModel
     | Abandon
+    | SequenceLost
     | Leave
     | BadOutputs
     | StreamFlow

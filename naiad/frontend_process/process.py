@@ -168,6 +168,8 @@ class FrontendProcess:
             else RemoteGuard(options.keys, self._channel, self._requests.flush)
         )
         guard = None if self._guard is None else self._guard.guard
+        if self._guard is not None:
+            self._requests.caller_of = self._guard.caller
         self._http = FrontendHttp(
             RemoteCore(HTTP, self._models, self._requests, arena),
             ServingCore(HTTP, self._models, self._requests, arena),

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
+from naiad.core.identity import Identity
 from naiad.core.job import Job
 from naiad.core.request import InferRequest
 from naiad.core.response import InferResponse, ResponseStream
@@ -34,6 +35,7 @@ from naiad.frontend_process.messages import (
     RemoteResponse,
     RequestDetails,
     Respond,
+    SequenceLost,
     StreamFlow,
     ToFrontend,
 )
@@ -93,6 +95,9 @@ class RemoteRequests:
         self._unsent = Outbox(loop, self._send_all, channel.has_unread)
         self.is_grpc = False
         """Where the request that is being sent comes from."""
+        self.caller_of: Callable[[Identity], int] | None = None
+        """The number by which the server process knows an identity. None where nobody needs an API
+        key."""
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -148,6 +153,15 @@ class RemoteRequests:
         entrance = admission.join(handle) if isinstance(admission, RemoteAdmission) else None
         self._unsent.flush()
         self._channel.send(AskModel(handle, name, version, entrance))
+
+    def break_sequence(self, request: InferRequest) -> None:
+        """After the requests before it, so that none of them begins the sequence again."""
+        self._unsent.flush()
+        identity = request.identity
+        caller = 0 if identity is None or self.caller_of is None else self.caller_of(identity)
+        self._channel.send(
+            SequenceLost(request.model_name, request.model_version, request.sequence_id, caller)
+        )
 
     def flush(self) -> None:
         """Sends everything now."""
@@ -456,8 +470,18 @@ class RemoteCore:
             if model.spec.is_decoupled:
                 self._requests.follow_flow(stream)
             return stream
-        model.check(request)
-        return model.scheduler.enqueue(Job(request, ResponseStream(), start_ns, request.batch_size))
+        try:
+            model.check(request)
+            return model.scheduler.enqueue(
+                Job(request, ResponseStream(), start_ns, request.batch_size)
+            )
+        except NaiadError:
+            self.break_sequence(request)
+            raise
+
+    def break_sequence(self, request: InferRequest) -> None:
+        if request.sequence_id:
+            self._requests.break_sequence(request)
 
     def infer_validated(self, request: InferRequest, model: Model) -> ResponseStream:
         assert request.signature is not None

@@ -65,6 +65,7 @@ from naiad.frontend_process.messages import (
     RefusalCounted,
     RemoteResponse,
     Respond,
+    SequenceLost,
     StopAnnounced,
     StreamFlow,
     UnknownTokenKey,
@@ -74,6 +75,7 @@ from naiad.frontend_process.outbox import Outbox
 from naiad.frontend_process.peer import RemotePeer
 from naiad.frontend_process.remote_core import not_ready
 from naiad.frontend_process.served_models import Served, ServedModels
+from naiad.frontends.lost_sequence import OpenSequences
 from naiad.frontends.submit import start_trace, traced
 from naiad.inference import InferenceCore
 from naiad.instances.channel import Channel
@@ -147,6 +149,7 @@ class FrontendSession:
         self._streams: dict[int, ResponseStream] = {}
         self._bundles: dict[int, Bundle] = {}
         """Handle -> the bundle, for requests that are still part of one."""
+        self._sequences = OpenSequences(core)
         self._slow: set[int] = set()
         """The handles of requests whose clients do not keep up."""
         self._is_congested = False
@@ -239,6 +242,7 @@ class FrontendSession:
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.cancel()
+        self._sequences.break_all()
         for call in list(self._calls.values()):
             call.cancel()
         if self._entrances is not None:
@@ -259,6 +263,8 @@ class FrontendSession:
                         cancelled.divide()
                     if (stream := self._streams.get(handle)) is not None:
                         stream.cancel()
+            case SequenceLost():
+                self._lose_sequence(message)
             case Leave():
                 try:
                     sock = socket.socket(fileno=self._channel.link.pop_fd())
@@ -344,7 +350,7 @@ class FrontendSession:
         or validate again. Raises BrokenLinkError."""
         handle, name = item.handle, self._models.name_of(item)
         consumer: Consumer = partial(self._respond, handle, name)
-        core = self._core
+        core, named = self._core, self._note_sequence(name, item)
         try:
             if served is None and item.copy and not core.tracing.is_on:
                 served = self._models.current(item)
@@ -358,6 +364,8 @@ class FrontendSession:
             else:
                 stream = core.infer(request)
         except NaiadError as error:
+            if named is not None:
+                core.break_sequence(named)
             error.is_refusal = True
             consumer(InferResponse(name, "", item.id, [], error=error), True)
             return
@@ -365,6 +373,32 @@ class FrontendSession:
         if self._is_congested:
             stream.pause()
         stream.deliver_to(consumer)
+
+    def _lose_sequence(self, message: SequenceLost) -> None:
+        """Raises BrokenLinkError."""
+        request = InferRequest(
+            message.model_name, [], message.model_version, sequence_id=message.sequence_id
+        )
+        if message.caller and self._entrances is not None:
+            request.identity = self._entrances.caller(message.caller)
+        self._core.break_sequence(request)
+
+    def _note_sequence(self, name: str, item: ReceivedRequest) -> InferRequest | None:
+        """What names the sequence of a request; None if it has none. Raises BrokenLinkError."""
+        details = item.details
+        if details is None or not details.sequence_id:
+            return None
+        named = InferRequest(
+            name,
+            [],
+            details.model_version,
+            sequence_id=details.sequence_id,
+            sequence_end=details.sequence_end,
+        )
+        if details.entrance is not None and self._entrances is not None:
+            named.identity = self._entrances.caller(details.entrance.caller)
+        self._sequences.note(named, named.identity)
+        return named
 
     def _refuse_unknown(self, item: AskModel) -> None:
         """Raises BrokenLinkError. The model may have been loaded meanwhile: then the frontend is

@@ -19,6 +19,7 @@ from naiad.fastpath.call import FastInference
 from naiad.shm.region_table import RegionTable
 
 if TYPE_CHECKING:
+    from naiad.core.request import InferRequest
     from naiad.keys.account import Admission
     from naiad.pb.model_config_pb2 import ModelConfig
     from naiad.repository.model import Model
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 class Inference(FastInference, Protocol):
     """Looks models up and runs requests, with and without validation."""
+
+    def break_sequence(self, request: InferRequest) -> None:
+        """The request was refused or lost, so its sequence ends."""
+        ...
 
 
 class UndecidedError(NaiadError):

@@ -72,7 +72,11 @@ def submit(
     before the first response is delivered: a model may respond before this function returns.
     """
     if origin.admission is not None:
-        _authorize(core, request, origin.admission, model)
+        try:
+            _authorize(core, request, origin.admission, model)
+        except NaiadError:
+            core.break_sequence(request)
+            raise
     group = start_trace(core.tracing, request, origin) if core.tracing.is_on else None
     if group is None:
         stream = core.infer(request, model)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from naiad import log
 from naiad.core.clock import Clock
 from naiad.core.model_spec import shows_api_key
+from naiad.core.request import InferRequest
 from naiad.core.statistics import ModelStatistics
 from naiad.instances.executor import Executor
 from naiad.pb.model_config_pb2 import ModelConfig, ModelQueuePolicy
@@ -100,6 +101,7 @@ def build_ensemble(
     clock: Clock,
     statistics: ModelStatistics,
     find: Find | None = None,
+    on_lost: Callable[[InferRequest], None] = lambda request: None,
 ) -> EnsembleScheduler:
     """`models` are the completed configs of the models that the steps name."""
     batched = _batched_tensors(config, models)
@@ -142,7 +144,7 @@ def build_ensemble(
             if batched.get(io.name, bool(offset)) != bool(offset)
         },
     )
-    return EnsembleScheduler(plan, infer, clock, statistics, find)
+    return EnsembleScheduler(plan, infer, clock, statistics, find, on_lost)
 
 
 def _batched_tensors(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> dict[str, bool]:

@@ -113,7 +113,7 @@ class DynamicScheduler:
         stream = job.stream
         job.queue_start_ns = self._clock.now_ns()
         try:
-            if self._busy_since_ns and job.caller is None:
+            if self._busy_since_ns and job.caller is None and not job.is_admitted:
                 self._check_wait(job)
             self._queue.push(job)
         except NaiadError as error:
@@ -165,8 +165,8 @@ class DynamicScheduler:
         return limit is None or len(self._queue) + count <= limit
 
     def _check_wait(self, job: Job) -> None:
-        """Raises NaiadError when the job would wait too long. Calls of a model are not refused:
-        the request that led to them has been admitted."""
+        """Raises NaiadError when the job would wait too long. Calls of a model and later steps of
+        an ensemble are not refused: the request that led to them has been admitted."""
         assert self._wait_limit is not None
         num_running = sum(instance.inflight for instance in self._instances)
         limit = self._wait_limit.max_waiting(num_running)

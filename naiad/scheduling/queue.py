@@ -186,9 +186,8 @@ class JobQueue:
 
     def push(self, job: Job, *, is_admitted: bool = False) -> None:
         """Raises NaiadError when the job's level is full, unless a key that has more of it must
-        give up a job. The limit that no config has set is not
-        for jobs of a request that an instance has already begun to serve: calls of a model, and
-        jobs that are `is_admitted`."""
+        give up a job. The limit that no config has set is not for jobs of a request that has been
+        admitted before: calls of a model, and jobs that are `is_admitted`."""
         priority = job.request.priority
         number = priority if 1 <= priority <= len(self._levels) else self._default_level
         level = self._levels[number - 1]
@@ -197,7 +196,10 @@ class JobQueue:
         if (
             limit
             and level.size >= limit
-            and (policy.max_queue_size or not (is_admitted or job.caller is not None))
+            and (
+                policy.max_queue_size
+                or not (is_admitted or job.is_admitted or job.caller is not None)
+            )
         ):
             victim = level.victim(job, limit)
             error = unavailable("Exceeds maximum queue size", RETRY_AFTER_S)

@@ -81,3 +81,8 @@ class SequenceKeeper(Scheduler, Protocol):
         """The sequence ends when its waiting requests have been executed. Nothing happens if there
         is no such sequence."""
         ...
+
+    def break_sequence(self, key: SequenceKey) -> None:
+        """A request of the sequence was refused or lost: the sequence ends now, and its waiting
+        requests fail. Nothing happens if there is no such sequence."""
+        ...

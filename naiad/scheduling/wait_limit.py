@@ -6,7 +6,8 @@ A model that is overloaded for long would make every request wait for a full que
 limits. The high one lets bursts in, and clients that each wait for their own response. A request
 beyond it shows an overload; then the low one applies until the queue has been empty, so that
 requests which are admitted have nearly the latency of a model that is not overloaded.
-Rule: nothing is refused before the rate has been measured.
+Rule: nothing is refused before the rate has been measured, and nothing unless the operator asked
+      for a limit.
 """
 
 from __future__ import annotations
@@ -71,10 +72,14 @@ class WaitLimit:
 
     def refuse(self, num_waiting: int) -> NaiadError:
         """Returns the error of a request for which there is no place."""
+        limit_s, limit = self._max_wait_ns / 1e9, "--max-queue-wait-secs"
+        if self._is_overloaded:
+            limit_s /= LOW_FRACTION
+            limit += f" / {LOW_FRACTION} until nothing waits"
         self._is_overloaded = True
         wait_s = num_waiting * self._elapsed_ns / self._num_jobs / 1e9
         return unavailable(
             f"the model is overloaded: {num_waiting} requests wait, which takes about {wait_s:.2g} "
-            "s (see --max-queue-wait-secs)",
+            f"s; the limit is {limit_s:.2g} s ({limit})",
             max(1, math.ceil(wait_s)),
         )

@@ -287,12 +287,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         WORKERS(
             "Maximum number of requests that wait for a model, for each priority level, unless the "
-            "model's config sets max_queue_size. Further requests are refused at once, with 503 "
-            "and Retry-After. 0 means no limit, as in Triton, and no limit by time either.",
+            "model's config sets max_queue_size; for a model with sequence_batching, of sequences "
+            "that wait for a slot. Further requests are refused at once, with 503 and Retry-After. "
+            "0 means no limit, as in Triton, and no limit by time either.",
             parse=count,
             is_extension=True,
         ),
-    ] = 1024
+    ] = 65536
     max_queue_wait_secs: Annotated[
         float,
         WORKERS(
@@ -304,7 +305,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             parse=seconds,
             is_extension=True,
         ),
-    ] = 2.0
+    ] = 0.0
     default_execution_timeout_secs: Annotated[
         float,
         WORKERS(

@@ -42,9 +42,11 @@ def infer_with_regions(
     infer: Infer,
     allocate: Allocate,
     check_strings: Callable[[InferRequest], None] = lambda request: None,
+    on_lost: Callable[[InferRequest], None] = lambda request: None,
 ) -> ResponseStream:
     """Raises NaiadError as `infer` does. `check_strings` counts the elements of BYTES inputs; it
-    runs in a thread where that takes long."""
+    runs in a thread where that takes long. `on_lost` is called when the request fails after this
+    function has returned."""
     use, request.regions = request.regions, None
     assert use is not None
     lease = table.lease(use, owner_of(request.identity))
@@ -53,7 +55,7 @@ def infer_with_regions(
         has_strings = any(tensor.datatype == "BYTES" for tensor in request.inputs)
         limit = MAX_INLINE_STRING_BYTES if has_strings else MAX_INLINE_BYTES
         if lease.has_slow_inputs or lease.input_bytes > limit:
-            return _RegionStream(lease, table).start_later(request, infer, check_strings)
+            return _RegionStream(lease, table).start_later(request, infer, check_strings, on_lost)
         lease.read_inputs(request)
         stream = infer(request)
     except BaseException:
@@ -88,10 +90,11 @@ class _RegionStream:
         request: InferRequest,
         infer: Infer,
         check_strings: Callable[[InferRequest], None],
+        on_lost: Callable[[InferRequest], None],
     ) -> ResponseStream:
         self._in_thread(
             partial(self._read, request, check_strings),
-            partial(self._on_read, request, infer),
+            partial(self._on_read, request, infer, on_lost),
             lambda error: error,
         )
         return self._outer
@@ -106,7 +109,13 @@ class _RegionStream:
             return error
         return None
 
-    def _on_read(self, request: InferRequest, infer: Infer, error: NaiadError | None) -> None:
+    def _on_read(
+        self,
+        request: InferRequest,
+        infer: Infer,
+        on_lost: Callable[[InferRequest], None],
+        error: NaiadError | None,
+    ) -> None:
         try:
             if self._outer.is_cancelled:
                 raise cancelled("request was cancelled while its inputs were read")
@@ -115,6 +124,7 @@ class _RegionStream:
             inner = infer(request)
         except NaiadError as failure:
             self._lease.close()
+            on_lost(request)
             self._outer.fail(failure, request.model_name, request.model_version, request.id)
         else:
             self.follow(inner)

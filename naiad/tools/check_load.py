@@ -20,6 +20,7 @@ import msgspec
 from naiad import wiring
 from naiad.core.clock import LoopClock
 from naiad.core.job import Job
+from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.errors import NaiadError, not_found
 from naiad.instances.template_process import Templates
@@ -74,6 +75,9 @@ class LoneServices:
 
     def infer(self, job: Job) -> ResponseStream:
         raise _alone(job.request.model_name)
+
+    def break_sequence(self, request: InferRequest) -> None:
+        pass
 
     def is_decoupled(self, model_name: str, model_version: str) -> bool:
         raise _alone(model_name)

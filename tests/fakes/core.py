@@ -103,6 +103,9 @@ class FakeRepository(Repository):
         number = f" version {version}" if version else ""
         raise not_found(f"Request for unknown model: '{name}'{number} is not found")
 
+    def find_serving(self, name: str, version: str = "") -> Model | None:
+        return self._core.models.get(name) if version in ("", "1") else None
+
     def input_buffer(self, name: str, num_bytes: int) -> memoryview | None:
         if name not in self._core.models_with_buffers:
             return None

@@ -104,6 +104,9 @@ class FakeServices:
     def infer(self, job: Job) -> ResponseStream:
         raise AssertionError("no model calls another one here")
 
+    def break_sequence(self, request: InferRequest) -> None:
+        raise AssertionError("no ensemble runs here")
+
     def is_decoupled(self, model_name: str, model_version: str) -> bool:
         return False
 

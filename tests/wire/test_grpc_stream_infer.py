@@ -281,7 +281,7 @@ class TestBackPressure:
     async def test_too_many_requests_in_flight_stop_the_window(self) -> None:
         rig = Rig(
             GrpcOptions(
-                max_stream_requests_in_flight=4, http2=Http2Limits(stream_window_bytes=65_535)
+                max_stream_request_bytes=4 * 12_000, http2=Http2Limits(stream_window_bytes=65_535)
             )
         )
         call = rig.open("ModelStreamInfer")

@@ -7,6 +7,8 @@ Rule: this file has no inference logic; the handler of each RPC is in the file n
 
 from __future__ import annotations
 
+from functools import partial
+
 from naiad.fastpath.grpc_connection import GrpcFastPath
 from naiad.fastpath.grpc_plan import MessagePlans
 from naiad.frontends.core import Core
@@ -21,6 +23,7 @@ from naiad.frontends.grpc.restriction import build_restriction
 from naiad.frontends.grpc.stream_infer import ModelStreamInfer
 from naiad.frontends.grpc.unary import SlowCalls
 from naiad.frontends.header_forward import HeaderForward
+from naiad.frontends.lost_sequence import lose_message
 from naiad.frontends.side_thread import SideThread
 from naiad.keys import api_class
 from naiad.keys.guard import Entrance, Guard, read_text
@@ -124,7 +127,7 @@ class GrpcFrontend:
         stream = ModelStreamInfer(
             core,
             headers,
-            self.options.max_stream_requests_in_flight,
+            self.options.max_stream_request_bytes,
             lambda: self._endpoint.is_stopping,
             self._side_thread,
             decode,
@@ -136,12 +139,14 @@ class GrpcFrontend:
             **RepositoryControl(core, self._slow).handlers(),
             **Extensions(core, self._slow).handlers(),
         }
+        on_lost = partial(lose_message, core)
         return [
             Method(
                 MODEL_INFER,
                 api_class.INFERENCE,
                 unary=infer.infer,
                 allocate=infer.allocate,
+                on_lost=on_lost,
                 is_compressed=True,
             ),
             Method(
@@ -149,6 +154,7 @@ class GrpcFrontend:
                 api_class.INFERENCE,
                 stream=stream.open,
                 allocate=infer.allocate,
+                on_lost=on_lost,
                 is_compressed=True,
             ),
             *(

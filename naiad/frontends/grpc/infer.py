@@ -19,6 +19,7 @@ from naiad.fastpath.grpc_plan import MessagePlan
 from naiad.frontends.core import Inference
 from naiad.frontends.grpc.response import fail
 from naiad.frontends.header_forward import HeaderForward
+from naiad.frontends.lost_sequence import lose
 from naiad.frontends.side_thread import (
     INLINE_COPY_BYTES,
     INLINE_STRING_BYTES,
@@ -77,12 +78,14 @@ class ModelInfer:
             self._submit(call, decoded)
 
     def _refuse(self, call: Call, message: Buffer, error: NaiadError) -> None:
+        call.lose(message)
         fail(call, first_fault(self._core, grpc_codec.identify(message), error))
 
     def _submit(self, call: Call, decoded: Decoded) -> None:
-        if call.is_done:
-            return
         request, options = decoded
+        if call.is_done:
+            lose(self._core, [request], call.identity)
+            return
         try:
             model = self._core.model(request.model_name, request.model_version)
             if model.spec.is_decoupled:
@@ -94,6 +97,7 @@ class ModelInfer:
             ).on_response
             submit(self._core, request, consumer, call, model=model)
         except NaiadError as error:
+            lose(self._core, [request], call.identity)
             fail(call, error)
 
     def allocate(self, first_bytes: bytes, num_bytes: int) -> memoryview:

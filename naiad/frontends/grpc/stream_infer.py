@@ -31,6 +31,7 @@ from naiad.frontends.grpc.infer import (
     takes_long,
 )
 from naiad.frontends.header_forward import HeaderForward
+from naiad.frontends.lost_sequence import OpenSequences, lose
 from naiad.frontends.side_thread import (
     INLINE_VALUE_BYTES,
     SideThread,
@@ -44,6 +45,10 @@ from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.status import STATUS, Status, retry_fields
 
+REQUEST_BYTES = 4096
+"""What a request in flight takes besides its tensors."""
+FREE_BYTES = 4 << 20
+"""Requests themselves count to the memory budget while those of the stream take more than this."""
 _GONE = InferRequest("", [])
 _SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requests."
 
@@ -55,7 +60,7 @@ class ModelStreamInfer:
         self,
         core: Inference,
         headers: HeaderForward,
-        max_in_flight: int,
+        max_request_bytes: int,
         is_stopping: Callable[[], bool],
         side_thread: SideThread,
         decode: Decode = grpc_codec.decode_small_request,
@@ -64,7 +69,7 @@ class ModelStreamInfer:
         self.decode = decode
         self.core = core
         self.headers = headers
-        self.max_in_flight = max_in_flight
+        self.max_request_bytes = max_request_bytes
         self.is_stopping = is_stopping
 
     def open(self, call: Call) -> RequestStream:
@@ -91,7 +96,11 @@ class RequestStream:
         self._num_requests = 0
         self._is_paused = False
         self._is_congested = False
+        self._request_bytes = 0
+        """What the requests in flight take, REQUEST_BYTES for each included."""
+        self._sequences = OpenSequences(method.core)
         call.on_flow = self._set_congested
+        call.on_broken = self._sequences.break_all
 
     # Called by the transport.
 
@@ -126,6 +135,7 @@ class RequestStream:
         try:
             self._submit(*decoded, admission)
         except NaiadError as error:
+            lose(self._method.core, [decoded[0]], None if admission is None else admission.identity)
             self._reject(error, decoded[0].id, admission)
 
     def _on_decoded(self, admission: Admission | None, decoded: Decoded) -> None:
@@ -155,6 +165,7 @@ class RequestStream:
         self._finish_if_done()
 
     def _refuse(self, message: Buffer, admission: Admission | None, error: NaiadError) -> None:
+        self._call.lose(message)
         identity = grpc_codec.identify(message)
         if identity is None:
             self._reject(error, "", admission, ends_stream=True)
@@ -166,6 +177,7 @@ class RequestStream:
     def on_refusal(self, message: Buffer, error: NaiadError) -> None:
         """A request beyond a limit is an error message of the stream, which may go on; a key that
         is no longer valid ends the stream and its requests."""
+        self._call.lose(message)
         identity = grpc_codec.identify(message) if error.code is Code.RESOURCE_EXHAUSTED else None
         if identity is None:
             self._call.abort(STATUS[error.code], error.message, retry_fields(error))
@@ -186,7 +198,8 @@ class RequestStream:
 
     def on_cancel(self) -> None:
         self.is_cancelled = True
-        for _, admission in self._waiting:
+        for message, admission in self._waiting:
+            self._call.lose(message)
             _end_admission(admission, Status.CANCELLED)
         self._waiting.clear()
         for streamed in list(self._in_flight):
@@ -206,9 +219,12 @@ class RequestStream:
         self._regulate()
 
     def _regulate(self) -> None:
-        limit = self._method.max_in_flight
-        is_too_much = len(self._in_flight) > (limit // 2 if self._is_paused else limit)
-        if is_too_much or self._is_congested:
+        """While a sequence is open, everything is read: the end of one may be what another waits
+        for, and a sequence whose requests are not read would look idle. The memory budget bounds
+        that."""
+        limit = self._method.max_request_bytes
+        is_too_much = self._request_bytes > (limit // 2 if self._is_paused else limit)
+        if (is_too_much or self._is_congested) and not self._sequences:
             if not self._is_paused:
                 self._is_paused = True
                 self._call.pause_requests()
@@ -226,8 +242,9 @@ class RequestStream:
         self._method.headers.apply(request, self._call.head.metadata)
         request.deadline_ns = self._call.deadline_ns
         streamed = StreamedRequest(self, self._call, request, options, model.spec, admission)
-        streamed.hold_inputs()
+        self._sequences.note(request, streamed.identity)
         try:
+            streamed.hold_inputs(is_many=self._request_bytes > FREE_BYTES)
             submit(
                 core,
                 request,
@@ -266,6 +283,7 @@ class RequestStream:
         self._num_requests += 1
         streamed.number = self._num_requests
         self._in_flight.add(streamed)
+        self._request_bytes += streamed.request_bytes
         if not streamed.is_decoupled:
             self._ordered.append(streamed)
 
@@ -300,7 +318,9 @@ class RequestStream:
 
     def end(self, streamed: StreamedRequest) -> None:
         streamed.release_memory()
-        self._in_flight.discard(streamed)
+        if streamed in self._in_flight:
+            self._in_flight.discard(streamed)
+            self._request_bytes -= streamed.request_bytes
         if self._is_paused:
             self._regulate()
         self._finish_if_done()
@@ -331,6 +351,7 @@ class StreamedRequest:
         "is_decoupled",
         "message",
         "number",
+        "request_bytes",
         "stream",
     )
 
@@ -354,6 +375,7 @@ class StreamedRequest:
         """The requests of the stream are numbered in the order of their arrival."""
         self.held_bytes = 0
         """Bytes charged to the connection's account until the last response is written."""
+        self.request_bytes = REQUEST_BYTES
         self.is_decoupled = spec is not None and spec.is_decoupled
         self.stream: ResponseStream | None = None
         self.message: grpc_codec.Pieces | None = None
@@ -411,11 +433,14 @@ class StreamedRequest:
         self.message = ([message], len(message))
         self._owner.write_ready()
 
-    def hold_inputs(self) -> None:
-        """Counts the tensors of a small message; a large one is counted by its memory. Raises
-        NaiadError when the server holds too much already."""
+    def hold_inputs(self, *, is_many: bool) -> None:
+        """Counts the tensors of a small message, and the request itself where many are in flight; a
+        large message is counted by its memory. Raises NaiadError when the server holds too much
+        already."""
         num_bytes = sum(len(tensor.data) for tensor in self._request.inputs)
+        self.request_bytes = num_bytes + REQUEST_BYTES
         if num_bytes <= SMALL_BYTES:
+            num_bytes += REQUEST_BYTES * is_many
             if not self._call.account.charge(num_bytes):
                 raise unavailable(FULL_MESSAGE, RETRY_AFTER_S)
             self.held_bytes = num_bytes

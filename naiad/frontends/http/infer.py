@@ -28,6 +28,7 @@ from naiad.frontends.core import Inference
 from naiad.frontends.http.generate import SingleGeneration
 from naiad.frontends.http.infer_response import InferResponder
 from naiad.frontends.http.response import respond_error
+from naiad.frontends.lost_sequence import lose
 from naiad.frontends.side_thread import (
     INLINE_COPY_BYTES,
     INLINE_JSON_BYTES,
@@ -38,7 +39,7 @@ from naiad.frontends.side_thread import (
 )
 from naiad.frontends.submit import submit
 from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, decompress
-from naiad.protocol.v2 import form, json_codec, raw_request
+from naiad.protocol.v2 import form, json_codec, lost_request, raw_request
 from naiad.protocol.v2.flat import FlatConversion, may_be_flat
 from naiad.protocol.v2.flat import parse_large as parse_large_flat
 from naiad.protocol.v2.json_checked import MissingInputsError
@@ -50,6 +51,7 @@ from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 
 if TYPE_CHECKING:
+    from naiad.core.identity import Identity
     from naiad.repository.model import Model
 
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
@@ -188,14 +190,30 @@ class InferRoute:
                 self._side_thread.run(
                     partial(self._prepare, decoded.request, spec, self._allocate()),
                     lambda _: self._submit(exchange, decoded, model),
-                    partial(self._fail_aside, exchange, spec),
+                    partial(self._fail_aside, exchange, spec, body),
                 )
             else:
                 self._submit(exchange, decoded, model)
         except MissingInputsError as error:
             self._infer_flat(exchange, error, spec)
         except NaiadError as error:
-            respond_error(exchange, error)
+            self._refuse(exchange, error, body)
+
+    def on_lost(self, body: Buffer, identity: Identity | None) -> bool:
+        """See Route.on_lost."""
+        if self._content_encoding != IDENTITY:
+            body = lost_request.uncompressed(body)
+        return self._lose(body, identity)
+
+    def _lose(self, body: Buffer, identity: Identity | None) -> bool:
+        text = body if self._header_length is None else body[: max(self._header_length, 0)]
+        found = lost_request.in_json(text, self._model_name, self._model_version)
+        return lose(self._core, found, identity)
+
+    def _refuse(self, exchange: Exchange, error: NaiadError, body: Buffer) -> None:
+        """`body` is uncompressed."""
+        self._lose(body, exchange.identity)
+        respond_error(exchange, error)
 
     def _allocate(self) -> Allocate:
         """Provides memory that is shared with the workers to the side thread."""
@@ -212,9 +230,10 @@ class InferRoute:
             move_larger(request.inputs, INLINE_COPY_BYTES, allocate)
 
     def _submit(self, exchange: Exchange, decoded: _Decoded, model: Model) -> None:
-        if exchange.is_disconnected:
-            return
         request, formats, plan = decoded
+        if exchange.is_disconnected:
+            lose(self._core, [request], exchange.identity)
+            return
         responder = InferResponder(
             exchange, formats, model.spec, self._response_encoding, plan, self._side_thread
         )
@@ -264,7 +283,7 @@ class InferRoute:
         self._side_thread.run(
             partial(self._decode_slowly, body, model.spec, self._allocate()),
             partial(self._submit_aside, exchange, len(body), model),
-            partial(self._fail_aside, exchange, model.spec),
+            partial(self._fail_aside, exchange, model.spec, body),
         )
 
     def _submit_aside(
@@ -273,6 +292,7 @@ class InferRoute:
         try:
             self._hold_tensors(exchange, num_body_bytes, decoded.request)
         except NaiadError as error:
+            lose(self._core, [decoded.request], exchange.identity)
             respond_error(exchange, error)
         else:
             if isinstance(decoded, _Flat):
@@ -331,7 +351,7 @@ class InferRoute:
             self._side_thread.run(
                 partial(self._decode_file, body, model.spec, self._allocate()),
                 partial(self._submit_aside, exchange, len(body), model),
-                partial(self._fail_aside, exchange, model.spec),
+                partial(self._fail_aside, exchange, model.spec, body),
             )
         else:
             self._run_flat(exchange, self._decode_file(body, model.spec, None))
@@ -346,11 +366,14 @@ class InferRoute:
             move_larger(request.inputs, SMALL_BYTES, allocate)
         return _Flat(request)
 
-    def _fail_aside(self, exchange: Exchange, spec: ModelSpec, error: Exception) -> None:
+    def _fail_aside(
+        self, exchange: Exchange, spec: ModelSpec, body: Buffer, error: Exception
+    ) -> None:
         if isinstance(error, MissingInputsError) and isinstance(error.document, dict):
             self._infer_flat(exchange, error, spec)
         else:
-            respond_error(exchange, client_error(error, "a request could not be decoded"))
+            fault = client_error(error, "a request could not be decoded")
+            self._refuse(exchange, fault, body)
 
     def _on_accepted(self, exchange: Exchange, plan: HttpPlan | None) -> None:
         """Before the response is delivered: the client may send its next request at once."""
@@ -437,7 +460,7 @@ class InferRoute:
         self._side_thread.run(
             partial(self._decode_decoupled, body, spec, self._allocate()),
             partial(self._run_flat, exchange),
-            partial(self._fail_aside, exchange, spec),
+            partial(self._fail_aside, exchange, spec, body),
         )
 
     def _decode_decoupled(self, body: Buffer, spec: ModelSpec, allocate: Allocate) -> _Flat:
@@ -460,7 +483,7 @@ class InferRoute:
             decoded = self._flat_request(error, spec, FlatConversion(spec, self._max_bytes))
             self._add_forwarded(decoded.request)
         except NaiadError as fault:
-            respond_error(exchange, fault)
+            self._refuse(exchange, fault, exchange.body)
         else:
             self._run_flat(exchange, decoded)
 
@@ -490,6 +513,7 @@ class InferRoute:
             respond_error(exchange, error)  # nothing is unpacked for a model that is not there
             return
         if encoding not in SUPPORTED:
+            self.on_lost(body, exchange.identity)
             respond_error(
                 exchange,
                 unsupported("Unsupported compression type"),
@@ -504,18 +528,25 @@ class InferRoute:
             try:
                 data = job()
             except NaiadError as error:
+                self.on_lost(body, exchange.identity)
                 respond_error(exchange, error)
             else:
                 self._infer(exchange, _body(data))
         else:
             # Unpacking releases the GIL, so other requests are served meanwhile.
             future = asyncio.get_running_loop().run_in_executor(None, job)
-            future.add_done_callback(lambda done: self._on_decompressed(exchange, done))
+            future.add_done_callback(lambda done: self._on_decompressed(exchange, body, done))
 
-    def _on_decompressed(self, exchange: Exchange, future: asyncio.Future[memoryview]) -> None:
-        if future.cancelled() or exchange.is_disconnected:
+    def _on_decompressed(
+        self, exchange: Exchange, body: Buffer, future: asyncio.Future[memoryview]
+    ) -> None:
+        if future.cancelled():
             return
         error = future.exception()
+        if error is not None or exchange.is_disconnected:
+            self.on_lost(body, exchange.identity)
+        if exchange.is_disconnected:
+            return
         if error is None:
             self._infer(exchange, _body(future.result()))
         else:

@@ -82,6 +82,7 @@ class InferRoutes:
             infer.handle,
             body_buffer=infer.body_buffer,
             oversize_message=raw_request.oversize_message if infer.is_raw else None,
+            on_lost=None if infer.is_raw else infer.on_lost,
         )
         return self._leaving(route, head, name, version)
 

@@ -32,6 +32,7 @@ _NAMES: Final = {
 _CONTENTS: Final = 5
 _BYTES_CONTENTS: Final = 8
 _IDENTITY: Final = (1, 2, 3)
+_NAMES_OF_SEQUENCE: Final = (1, 2, _PARAMETERS)
 _MAX_IDENTITY_FIELDS: Final = 256
 """Clients write the identity first; the event loop looks no further than this."""
 
@@ -58,6 +59,20 @@ def identity_fields(message: Buffer) -> bytes:
             parts.append(message[field.start : field.end])
         if count >= _MAX_IDENTITY_FIELDS:
             break
+    return b"".join(parts)
+
+
+def sequence_fields(message: Buffer) -> bytes:
+    """The name, the version and the parameters, as far as the bytes go."""
+    parts: list[Buffer] = []
+    try:
+        for count, field in enumerate(_fields(message, 0, len(message))):
+            if field.number in _NAMES_OF_SEQUENCE:
+                parts.append(message[field.start : field.end])
+            if count >= _MAX_IDENTITY_FIELDS:
+                break
+    except (WireError, IndexError):
+        pass  # a part of a message, or no message
     return b"".join(parts)
 
 

@@ -19,6 +19,7 @@ from naiad.backends.python.import_ahead import imports_are_costly
 from naiad.backends.served_config import CPU_CORES, VARIABLE_PREFIX
 from naiad.core.clock import Clock
 from naiad.core.model_spec import ModelSpec
+from naiad.core.request import InferRequest
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import invalid_arg
 from naiad.instances.configuration import ConfigurationListener
@@ -93,6 +94,10 @@ class LoaderServices(Services, Protocol):
     def find(self) -> Find | None:
         """Finds the model of an ensemble's step, so that batches can go on from step to step as
         one. None where they must not (`--ensemble-relay=false`)."""
+        ...
+
+    def break_sequence(self, request: InferRequest) -> None:
+        """A step may never get this request of a sequence, so the sequence ends."""
         ...
 
 
@@ -265,7 +270,14 @@ class Loader:
         spec = _with_labels_of_parts(read_spec(config, version, versions, model_dir), config, parts)
         find = self._services.find if infer is None or infer == self._services.infer else None
         scheduler = build_ensemble(
-            config, version, models, infer or self._services.infer, self._clock, statistics, find
+            config,
+            version,
+            models,
+            infer or self._services.infer,
+            self._clock,
+            statistics,
+            find,
+            self._services.break_sequence,
         )
         cached = self._cached(scheduler, config, spec, statistics)
         return Model(spec, config, statistics, [], cached, Arena(directory=self.directory))

@@ -13,10 +13,11 @@ from collections.abc import Callable
 
 from naiad.core.clock import Clock
 from naiad.core.job import Job, Relay
+from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import BatchTimes, ModelStatistics, failure_reason
 from naiad.core.tensor import Tensor
-from naiad.errors import NaiadError
+from naiad.errors import Code, NaiadError
 from naiad.scheduling.ensemble.plan import EnsemblePlan, Route, RouteStep
 from naiad.scheduling.ensemble.relay import FinalRelay, Find, StepRelay
 from naiad.scheduling.ensemble.run import Run
@@ -35,12 +36,15 @@ class EnsembleScheduler:
         clock: Clock,
         statistics: ModelStatistics,
         find: Find | None = None,
+        on_lost: Callable[[InferRequest], None] = lambda request: None,
     ) -> None:
         """`find` finds the model of a step, so that batches can go on as one. It is None where they
-        must not, and where `infer` does more than to look the model up."""
+        must not, and where `infer` does more than to look the model up. `on_lost` is called with a
+        request of a sequence that some steps may never get."""
         self.plan = plan
         self._find = find
         self.infer = infer
+        self._on_lost = on_lost
         self._clock = clock
         self._statistics = statistics
         self._runs: set[Run] = set()
@@ -89,6 +93,9 @@ class EnsembleScheduler:
             statistics.record_failure(
                 job.start_ns, now_ns, failure_reason(error.code, is_from_backend=False)
             )
+            # Like Triton, a sequence goes on after an execution that failed.
+            if job.request.sequence_id and error.code in (Code.UNAVAILABLE, Code.CANCELLED):
+                self._on_lost(job.request)
         else:
             statistics.record_execution(job.batch_size, times)
             statistics.record_compute(1, times)

@@ -168,6 +168,8 @@ class Run:
                 ResponseStream(),
                 caller=self.job.caller,
                 part=call,
+                # The first step is the door of the ensemble.
+                is_admitted=key > 1 or self.job.is_admitted,
             )
             stream = self._owner.infer(job)
         except NaiadError as error:

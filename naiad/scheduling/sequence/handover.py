@@ -69,3 +69,7 @@ class Handover:
     def end_sequence(self, key: SequenceKey) -> None:
         for scheduler in (self._current, *self._older):
             scheduler.end_sequence(key)
+
+    def break_sequence(self, key: SequenceKey) -> None:
+        for scheduler in (self._current, *self._older):
+            scheduler.break_sequence(key)

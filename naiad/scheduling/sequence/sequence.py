@@ -3,8 +3,8 @@
 In:  jobs whose request has a sequence id. Out: batches for instances, with control inputs and
      implicit state added.
 A sequence owns a slot of one instance from its START until its END has been executed, it was idle
-for too long, or one of its jobs was cancelled while it waited. A sequence that finds no slot waits
-in the backlog, in order of arrival.
+for too long, or one of its requests was refused or lost: a sequence with a gap would be another
+sequence. A sequence that finds no slot waits in the backlog, in order of arrival.
 Rules: a sequence never has two jobs executing (lane.py decides which sequences form a batch); when
        an instance dies, so do its sequences, because the model's memory of them is gone.
 """
@@ -40,6 +40,7 @@ from naiad.scheduling.sequence.null_job import NullJobs
 from naiad.scheduling.start_delay import NO_DELAY, StartDelay
 
 MAX_STRING_ID_CHARS = 128
+BROKEN_MESSAGE = "a request of this sequence was refused or lost; start the sequence again"
 
 
 def conflict_message(id: int | str, model_name: str) -> str:
@@ -77,7 +78,8 @@ class SequenceScheduler:
         start_delay: StartDelay = NO_DELAY,
         max_queue_size: int = 0,
     ) -> None:
-        """`max_queue_size` limits the jobs that wait, over all sequences; 0 means unlimited."""
+        """`max_queue_size` limits the sequences that wait for a slot; 0 means unlimited. No job of
+        an accepted sequence is refused for load."""
         self._plan = plan
         self._start_delay = start_delay
         self._held: set[Lane] = set()
@@ -114,13 +116,6 @@ class SequenceScheduler:
     # Scheduler.
 
     def enqueue(self, job: Job) -> ResponseStream:
-        if (
-            self._max_queue_size
-            and self._num_waiting >= self._max_queue_size
-            and job.caller is None
-        ):
-            self._statistics.record_failure(job.start_ns, self._clock.now_ns(), "REJECTED")
-            raise unavailable("Exceeds maximum queue size", RETRY_AFTER_S)
         sequence = self._sequence_for(job)
         stream = outer = job.stream
         if self._ordering is not None:
@@ -153,6 +148,21 @@ class SequenceScheduler:
         self._forget(sequence)
         if sequence.is_idle:
             self._end(sequence)
+
+    def break_sequence(self, key: SequenceKey) -> None:
+        sequence = self._by_key.get(key)
+        if sequence is not None:
+            self._break(sequence)
+
+    def _break(self, sequence: Sequence) -> None:
+        """What executes has come before the gap, and gets its response."""
+        self._forget(sequence)
+        while sequence.jobs:
+            self._refuse(sequence.jobs.popleft(), unavailable(BROKEN_MESSAGE, RETRY_AFTER_S))
+        if sequence.is_idle:
+            self._end(sequence)
+        elif sequence.lane is not None:
+            sequence.lane.update(sequence, self._clock.now_ns())
 
     def inflight(self) -> int:
         return self._num_waiting + sum(lane.instance.inflight for lane in self._lanes)
@@ -244,6 +254,13 @@ class SequenceScheduler:
             )
         if self._is_stopping and not job.is_inner:
             raise stopping_error()
+        if (
+            0 < self._max_queue_size <= len(self._backlog)
+            and not job.is_admitted
+            and job.caller is None
+        ):
+            self._statistics.record_failure(job.start_ns, self._clock.now_ns(), "REJECTED")
+            raise unavailable("Exceeds maximum queue size", RETRY_AFTER_S)
         if id in self._used_ids:
             # Another API key has a sequence of this id. Models may keep their state by id, so the
             # model sees another one.
@@ -350,18 +367,16 @@ class SequenceScheduler:
         job.stream.fail(error, request.model_name, request.model_version, request.id)
 
     def _cancel(self, sequence: Sequence, job: Job) -> None:
-        """A job that is cancelled while it waits cancels all that come after it, because a sequence
-        with a gap would be another sequence."""
+        """Jobs before one that is cancelled while it waits are executed; those after it fail."""
         if job not in sequence.jobs:
             return
         self._forget(sequence)
         dropped: deque[Job] = deque()
         while not dropped or dropped[0] is not job:
             dropped.appendleft(sequence.jobs.pop())
+        self._refuse(dropped.popleft(), cancelled("request was cancelled while it was waiting"))
         for later in dropped:
-            self._refuse(
-                later, cancelled("a request of the sequence was cancelled while it was waiting")
-            )
+            self._refuse(later, unavailable(BROKEN_MESSAGE, RETRY_AFTER_S))
         if sequence.is_idle:
             self._end(sequence)
         elif sequence.lane is not None:
@@ -478,6 +493,9 @@ class SequenceScheduler:
         """`execute` has returned. A decoupled model, or one that responds from a thread, may still
         send responses."""
         for sequence, job in zip(sequences, (j for j in jobs if not j.is_null), strict=True):
+            if job.stream.is_cancelled:
+                # The model may have left it undone, and nobody has its response.
+                self._break(sequence)
             if job in rescheduled:
                 self._put_back(sequence, job)
             else:

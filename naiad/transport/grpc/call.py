@@ -24,7 +24,7 @@ from naiad.transport.grpc.compression import (
     decompress,
 )
 from naiad.transport.grpc.fast_path import Reader
-from naiad.transport.grpc.message import PREFIX_BYTES, Buffer, Message
+from naiad.transport.grpc.message import PREFIX_BYTES, Buffer, Message, MessageReader
 from naiad.transport.grpc.method import MessageStream, Method, RequestHead
 from naiad.transport.grpc.ordered_work import OrderedWork
 from naiad.transport.grpc.status import (
@@ -72,10 +72,12 @@ class Call:
         "held_bytes",
         "is_done",
         "method",
+        "on_broken",
         "on_cancel",
         "on_flow",
         "on_stop",
         "reader",
+        "refusal",
     )
 
     def __init__(
@@ -101,11 +103,16 @@ class Call:
         self.on_cancel: Callable[[], None] | None = None
         """Called at most once, when the client resets the call, its connection ends, or its
         deadline passes."""
+        self.on_broken: Callable[[], None] | None = None
+        """Called when a call with a stream of requests ends with another status than OK: requests
+        may have been lost."""
         self.on_flow: Callable[[bool], None] | None = None
         """Called with True when the client reads more slowly than we send, with False when it has
         caught up."""
         self.on_stop: Callable[[], None] | None = None
         """Called when the server stops. A call that has nothing in flight must end then."""
+        self.refusal: NaiadError | None = None
+        """The guard has refused the call, which ends when its message tells what it was for."""
         self._is_congested = False
         self.handler: MessageStream | None = None
         self.reader: Reader | None = None
@@ -173,6 +180,25 @@ class Call:
 
     # Requests; called by the protocol.
 
+    def refuse(self, beginning: Buffer, *, is_compressed: bool = False) -> None:
+        """Ends a call that the guard has refused."""
+        assert self.refusal is not None
+        self.lose(beginning, is_compressed=is_compressed)
+        self.finish(STATUS[self.refusal.code], self.refusal.message, retry_fields(self.refusal))
+
+    def lose(self, message: Buffer, *, is_compressed: bool = False) -> None:
+        """The message, of which this may be the beginning, does not get to its handler."""
+        on_lost = self.method.on_lost
+        if on_lost is None or not len(message):
+            return
+        identity, gate = self.identity, self.head.gate
+        if identity is None and gate is not None:
+            owner = gate.check(self.peer)
+            if isinstance(owner, NaiadError):
+                return
+            identity = owner.identity
+        on_lost(message, identity, is_compressed)
+
     def receive(self, messages: list[Message], end_stream: bool) -> None:
         for is_compressed, message in messages:
             if self.is_done:
@@ -209,6 +235,9 @@ class Call:
                 )
             else:
                 self._is_received = True
+                if self.refusal is not None:
+                    self.refuse(message)
+                    return
                 if len(message) <= SMALL_BYTES:
                     if not self.account.charge(len(message)):
                         raise memory_full()
@@ -217,8 +246,10 @@ class Call:
                 assert unary is not None
                 unary(self, message)
         except GrpcError as error:
+            self.lose(message)
             self.finish(error.status, error.message, error.fields)
         except Exception:
+            self.lose(message)
             self.fail_unexpectedly()
 
     def _on_late_message(self, message: Buffer, _: None) -> None:
@@ -248,7 +279,9 @@ class Call:
             self.finish(Status.INTERNAL, "a compressed message was sent without grpc-encoding")
             return
         if self._decompression is None:
-            self._decompression = OrderedWork(self._protocol.loop, self._fail)
+            self._decompression = OrderedWork(
+                self._protocol.loop, partial(self._fail_compressed, bytes(message[:SMALL_BYTES]))
+            )
         # The compressed message is counted too, but only until it is decompressed.
         job = partial(
             self.account.produce,
@@ -344,6 +377,11 @@ class Call:
 
     def _fail(self, error: GrpcError) -> None:
         self.finish(error.status, error.message, error.fields)
+
+    def _fail_compressed(self, message: bytes, error: GrpcError) -> None:
+        """A call has one message, or is a stream, which loses all of them when it ends."""
+        self.lose(message, is_compressed=True)
+        self._fail(error)
 
     def _gzip_level(self, num_bytes: int) -> int:
         level = self._protocol.gzip_level
@@ -442,10 +480,14 @@ class Call:
 
     def _end(self, status: int) -> None:
         self.is_done = True
+        if status != Status.OK and isinstance(self.reader, MessageReader):
+            self.lose(self.reader.beginning(), is_compressed=self.reader.is_compressed)
+        if status != Status.OK and self.on_broken is not None:
+            self.on_broken()
         # The admissions of a stream belong to its messages.
         if self.admission is not None and self.method.stream is None:
             self.admission.end(status)
-        self.on_cancel = self.on_flow = self.on_stop = None
+        self.on_broken = self.on_cancel = self.on_flow = self.on_stop = None
         self.handler = None
         self._stream.context = None
         self._stream.sink = None

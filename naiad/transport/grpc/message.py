@@ -67,6 +67,16 @@ class MessageReader:
         """True between messages, where a stream may end."""
         return self._length < 0 and not self._start
 
+    def beginning(self) -> bytes:
+        """The first bytes of the message in progress."""
+        if self._target is None:
+            return bytes(self._start)
+        return bytes(self._target[: min(self._filled, SMALL_BYTES)])
+
+    @property
+    def is_compressed(self) -> bool:
+        return self._is_compressed
+
     @property
     def received_bytes(self) -> int:
         """Bytes of the message in progress; they show whether anything still arrives."""

@@ -21,6 +21,7 @@ from naiad.transport.http2.hpack import HeaderList
 from naiad.transport.http2.limits import Http2StreamError
 
 if TYPE_CHECKING:
+    from naiad.core.identity import Identity
     from naiad.errors import NaiadError
     from naiad.keys.guard import Entrance
     from naiad.transport.grpc.call import Call
@@ -50,6 +51,7 @@ class MessageStream(Protocol):
 UnaryHandler: TypeAlias = "Callable[[Call, Buffer], None]"
 """Gets the single request message and ends the call now or later. May raise GrpcError, and may set
 `call.on_cancel`."""
+OnLost: TypeAlias = "Callable[[Buffer, Identity | None, bool], None]"
 StreamHandler: TypeAlias = "Callable[[Call], MessageStream]"
 
 
@@ -61,6 +63,9 @@ class Method(msgspec.Struct, frozen=True):
     stream: StreamHandler | None = None
     allocate: Allocate | None = None
     """Provides memory for large requests."""
+    on_lost: OnLost | None = None
+    """Called with a message that is refused or lost before the handler gets it, or its beginning,
+    the owner of the call, and whether the message is compressed."""
     is_compressed: bool = False
     """Responses are compressed when the endpoint is configured so and the client accepts it."""
 

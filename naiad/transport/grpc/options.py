@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from naiad.transport.http2.limits import KIB, Http2Limits
+from naiad.transport.http2.limits import KIB, MIB, Http2Limits
 
 INT32_MAX = 2**31 - 1
 
@@ -52,6 +52,6 @@ class GrpcOptions(msgspec.Struct, frozen=True):
     """Health.Watch calls in all; further ones are refused with RESOURCE_EXHAUSTED."""
     max_connection_watches: int = 100
     """Health.Watch calls of one connection."""
-    max_stream_requests_in_flight: int = 1024
+    max_stream_request_bytes: int = 16 * MIB
     """The limit for each ModelStreamInfer; above it the stream's window is not renewed."""
     http2: Http2Limits = Http2Limits()

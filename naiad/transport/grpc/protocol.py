@@ -13,7 +13,7 @@ import asyncio
 import struct
 from typing import TYPE_CHECKING, Final
 
-from naiad.errors import NaiadError
+from naiad.errors import Code, NaiadError
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.deadlines import ConnectionDeadlines
 from naiad.transport.grpc.fast_path import StreamOwner
@@ -49,6 +49,8 @@ _LONG_READ_BYTES: Final = 8 * KIB
 _FIRST_PIECE_BYTES: Final = 4 * KIB
 """A read is handled in pieces, each twice as long as the one before: the shortest requests need a
 few ms for this many bytes."""
+_TELLING_BYTES: Final = 1 * KIB
+"""So much of a message tells what it is for."""
 _JOIN_BYTES: Final = 64 * KIB
 _WRITE_HIGH_BYTES: Final = 4 * MIB
 _DRAIN_PING: Final = b"draining"
@@ -290,6 +292,14 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             gate, peer = head.gate, self._transport
             entrance = gate.enter(peer) if is_unary else gate.check(peer)
             if isinstance(entrance, NaiadError):
+                if (
+                    entrance.code is Code.RESOURCE_EXHAUSTED
+                    and method.on_lost is not None
+                    and not event.end_stream
+                ):
+                    call = stream.context = Call(self, stream, head, method)
+                    call.refusal = entrance
+                    return
                 self.sender.headers(stream, refusal(entrance), end_stream=True)
                 return
             admission = entrance
@@ -307,6 +317,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         if owner.reader is None:
             call = owner
             assert isinstance(call, Call)
+            if call.refusal is not None and len(data) >= _TELLING_BYTES:
+                call.refuse(data[PREFIX_BYTES:], is_compressed=data[0] == 1)
+                return
             size = len(data)
             if (
                 event.end_stream
@@ -329,6 +342,9 @@ class GrpcProtocol(asyncio.BufferedProtocol):
         try:
             messages = owner.reader.feed(data)
         except GrpcError as error:
+            if isinstance(owner, Call) and isinstance(owner.reader, MessageReader):
+                message = owner.reader.beginning() or data[PREFIX_BYTES:]
+                owner.lose(message, is_compressed=owner.reader.is_compressed)
             owner.abort(error.status, error.message, error.fields)
             if not error.fields:  # a full server is not the client's fault
                 self.on_provoked_end(stream)

@@ -8,12 +8,19 @@ Rule: memory is committed as bytes arrive, whatever length was announced.
 from __future__ import annotations
 
 from time import monotonic_ns
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from naiad.core.tensor import Buffer
 from naiad.transport.http1.chunked import ChunkedDecoder
 from naiad.transport.http1.head import Head
+
+if TYPE_CHECKING:
+    from naiad.core.identity import Identity
+
+LOST_BYTES = 64 * 1024
+"""How much of the beginning of a lost body is looked at, and as much of its end."""
 
 
 class FixedBody:
@@ -56,19 +63,45 @@ class FixedBody:
     def content(self) -> Buffer:
         return self._memory if self._is_large else self._memory.tobytes()
 
+    def received(self) -> Buffer:
+        return self._memory[: min(self.num_bytes, LOST_BYTES)]
+
+
+class LostBody:
+    """What arrives of the body of a request that was refused or lost, for those who must know what
+    it was for."""
+
+    __slots__ = ("_identity", "_is_known", "_on_lost", "_seen")
+
+    def __init__(self, head: Head, identity: Identity | None) -> None:
+        self._on_lost = head.route.on_lost
+        self._identity = identity
+        self._is_known = self._on_lost is None
+        self._seen = bytearray()
+
+    def feed(self, data: Buffer) -> None:
+        if self._is_known or not len(data) or self._on_lost is None:
+            return
+        self._seen += data
+        if len(self._seen) > 2 * LOST_BYTES:  # the end of a JSON text tells as much
+            del self._seen[LOST_BYTES:-LOST_BYTES]
+        self._is_known = self._on_lost(bytes(self._seen), self._identity)
+
 
 class SkippedBody:
     """The body of a request that was refused: its bytes are counted and dropped."""
 
-    __slots__ = ("head", "num_bytes")
+    __slots__ = ("_lost", "head", "num_bytes")
 
-    def __init__(self, head: Head) -> None:
+    def __init__(self, head: Head, lost: LostBody) -> None:
         self.head = head
+        self._lost = lost
         self.num_bytes = 0
 
     def feed(self, data: bytes, start: int) -> int:
         size = min(self.head.content_length - self.num_bytes, len(data) - start)
         self.num_bytes += size
+        self._lost.feed(data[start : start + size])
         return start + size
 
     @property
@@ -96,6 +129,9 @@ class ChunkedBody:
     @property
     def is_complete(self) -> bool:
         return self._decoder.is_done
+
+    def received(self) -> Buffer:
+        return bytes(self._decoder.body[:LOST_BYTES])
 
     def content(self) -> Buffer:
         body = self._decoder.body

@@ -19,7 +19,7 @@ from naiad import log
 from naiad.core.memory_budget import FULL_MESSAGE
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, oversize_body
-from naiad.transport.http1.body import ChunkedBody, FixedBody, SkippedBody
+from naiad.transport.http1.body import ChunkedBody, FixedBody, LostBody, SkippedBody
 from naiad.transport.http1.chunked import BodyTooLargeError, ChunkError
 from naiad.transport.http1.exchange import CLIENT_GONE, Exchange
 from naiad.transport.http1.fast_path import FastPath
@@ -59,6 +59,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         "_is_reading_paused",
         "_is_waiting",
         "_limits",
+        "_lost",
         "_pending",
         "_pending_bytes",
         "_received_bytes",
@@ -92,6 +93,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._admission: Admission | None = None
         """The admission of the request whose body is being received."""
         self._body: FixedBody | ChunkedBody | SkippedBody | None = None
+        self._lost: LostBody | None = None
+        """What is being drained is the rest of this body."""
         self._fixed_body: FixedBody | None = None
         """Equal to `_body` while the socket fills it directly."""
         self._given_back = b""
@@ -154,6 +157,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._resume()
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        self._lose_body()
         self._drop_body()
         self._end_admission()
         self._is_draining = True
@@ -300,6 +304,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         limits = self._limits
         max_bytes = head.route.body_limit(limits.max_body_bytes)
         if head.content_length > max_bytes:
+            self._lose(head, data[start:])
             self._refuse_body(head, head.content_length, max_bytes)
             return len(data)
         self._note_receiving()
@@ -308,11 +313,13 @@ class Http1Connection(asyncio.BufferedProtocol):
             body = ChunkedBody(head, max_bytes, limits.max_chunks, limits.large_body_bytes)
         else:
             if not self._account.fits(head.content_length):
+                self._lose(head, data[start:])
                 self._refuse(503, FULL_MESSAGE, RETRY_SOON)
                 return len(data)
             try:
                 body = FixedBody(head, limits.large_body_bytes)
             except MemoryError:
+                self._lose(head, data[start:])
                 self._refuse(503, "not enough memory for the request", RETRY_SOON)
                 return len(data)
         self._body = body
@@ -320,6 +327,24 @@ class Http1Connection(asyncio.BufferedProtocol):
         start = self._continue_body(body, data, start)
         self._send_continue()
         return start
+
+    def _lost_body(self, head: Head) -> LostBody:
+        """For a request that does not get to its handler."""
+        identity = None if self._admission is None else self._admission.identity
+        if identity is None and head.route.on_lost is not None and head.route.gate is not None:
+            owner = head.route.gate.check(self._transport)
+            identity = None if isinstance(owner, NaiadError) else owner.identity
+        return LostBody(head, identity)
+
+    def _lose(self, head: Head, received: Buffer) -> None:
+        """The rest of the body may still tell what it was for."""
+        self._lost = self._lost_body(head)
+        self._lost.feed(received)
+
+    def _lose_body(self) -> None:
+        body = self._body
+        if isinstance(body, FixedBody | ChunkedBody):
+            self._lose(body.head, body.received())
 
     def _refuse_entrance(self, head: Head, error: NaiadError, data: bytes, start: int) -> int:
         """Responds before the body is read. A small body is skipped, so that the connection can be
@@ -332,7 +357,9 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._endpoint.num_refused += 1
         exchange = Exchange(self._responses, head if is_skipped else BROKEN, b"")
         self._responses.exchanges.append(exchange)
-        body = SkippedBody(head)
+        body = SkippedBody(head, self._lost_body(head))
+        if not is_skipped:
+            self._lose(head, data[start:])
         if is_skipped:
             self._note_receiving()
             if not head.keep_alive:
@@ -411,6 +438,8 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._is_draining = True
         if body.__class__ is bytes:
             if not self._account.charge(len(body)):
+                if head.route.on_lost is not None:
+                    head.route.on_lost(body, exchange.identity)
                 exchange.respond_error(503, FULL_MESSAGE, RETRY_SOON)
                 return
             exchange.held_bytes = len(body)
@@ -585,6 +614,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._admission = None
 
     def _abandon_request(self) -> None:
+        self._lose_body()
         self._drop_body()
         self._end_admission()
         self._has_continue_due = False
@@ -595,6 +625,8 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _drain(self, nbytes: int) -> None:
         self._received_bytes += nbytes
+        if self._lost is not None:
+            self._lost.feed(self._scratch[:nbytes])
         if self._received_bytes > _MAX_LINGER_BYTES:
             self.abort()
 

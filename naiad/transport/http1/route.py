@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from naiad.core.identity import Identity
+    from naiad.core.tensor import Buffer
     from naiad.errors import NaiadError
     from naiad.keys.guard import Entrance
     from naiad.transport.http1.connection import Http1Connection
@@ -24,6 +26,7 @@ class Route:
         "handle",
         "leaves",
         "max_body_bytes",
+        "on_lost",
         "oversize_message",
         "refuse",
     )
@@ -35,6 +38,7 @@ class Route:
         max_body_bytes: int | None = None,
         body_buffer: Callable[[int], memoryview | None] | None = None,
         oversize_message: Callable[[int, int], str] | None = None,
+        on_lost: Callable[[Buffer, Identity | None], bool] | None = None,
     ) -> None:
         self.handle = handle
         """Called with the whole request. Responds now or later, and never raises for bad input."""
@@ -48,6 +52,10 @@ class Route:
         transport's where the route has none, given its size and the limit. The size of a chunked
         body is what its chunks have announced so far. None chooses the message that all other
         routes have."""
+        self.on_lost = on_lost
+        """Called with what has arrived of the body of a request that is refused or lost before it
+        is handled, and its owner, perhaps again when more has arrived. Returns True when it has
+        seen enough."""
         self.gate: Entrance | None = None
         """Asked for every request before its body is read; None when everybody may enter."""
         self.refuse: Callable[[Exchange, NaiadError], None] = _respond_refusal

@@ -82,11 +82,15 @@ def test_refuses_a_request_that_would_wait_too_long() -> None:
     assert load.num_waiting == HIGH
     assert error.code is Code.UNAVAILABLE
     assert error.message == (
-        "the model is overloaded: 400 requests wait, which takes about 2 s "
-        "(see --max-queue-wait-secs)"
+        "the model is overloaded: 400 requests wait, which takes about 2 s; the limit is 2 s "
+        "(--max-queue-wait-secs)"
     )
     assert error.retry_after_s == 2
     assert load.statistics.failures["REJECTED"] == 1
+    assert load.fill().message == (
+        "the model is overloaded: 400 requests wait, which takes about 2 s; the limit is 0.1 s "
+        "(--max-queue-wait-secs / 20 until nothing waits)"
+    )
 
 
 def test_nothing_is_refused_before_the_rate_is_known() -> None:
@@ -250,6 +254,7 @@ def test_calls_of_a_model_are_not_refused() -> None:
             raise AssertionError
 
     load.send(caller=Call())
+    load.send(is_admitted=True)  # a later step of an ensemble
 
 
 def test_another_api_key_still_has_its_part() -> None:

@@ -32,6 +32,10 @@ ALL_CONTROLS = SequenceControls(
 )
 NO_CONTROLS = SequenceControls(None, None, None, None, [1, 1])
 NO_STATE = ImplicitState([], frozenset())
+BROKEN = (
+    Code.UNAVAILABLE,
+    "a request of this sequence was refused or lost; start the sequence again",
+)
 
 
 class Bench:
@@ -463,7 +467,7 @@ def test_a_timeout_has_no_say_once_the_sequence_has_its_slot() -> None:
 # Cancellation.
 
 
-def test_cancelling_a_waiting_request_cancels_the_rest_of_its_sequence() -> None:
+def test_cancelling_a_waiting_request_ends_its_sequence() -> None:
     bench = direct(2)
     bench.send("a", 1, start=True)
     bench.clock.turn()
@@ -471,14 +475,15 @@ def test_cancelling_a_waiting_request_cancels_the_rest_of_its_sequence() -> None
     doomed = bench.send("a3", 1)
     bench.send("a4", 1)
     doomed.cancel()
-    assert bench.error("a3").code is bench.error("a4").code is Code.CANCELLED
+    assert bench.error("a3").code is Code.CANCELLED
+    assert (bench.error("a4").code, bench.error("a4").message) == BROKEN
     with pytest.raises(NaiadError, match="must specify the START flag"):
         bench.send("a5", 1)
     bench.instances[0].finish()
     bench.clock.turn()
     bench.instances[0].finish()
     assert bench.ids() == [["a"], ["a2"]]
-    assert bench.statistics.failures["CANCELED"] == 2
+    assert bench.statistics.failures["CANCELED"] == 1
     bench.run("b", 2, start=True)
     assert bench.ids()[-1] == ["b"]
 
@@ -490,7 +495,59 @@ def test_cancelling_in_the_backlog_leaves_the_others_in_order() -> None:
     bench.send("b2", 2)
     bench.send("c", 3, start=True)
     doomed.cancel()
-    assert bench.error("b2").code is Code.CANCELLED
+    assert (bench.error("b2").code, bench.error("b2").message) == BROKEN
+    bench.run("ae", 1, end=True)
+    assert bench.ids()[-1] == ["c"]
+
+
+def test_cancelling_a_request_that_executes_ends_its_sequence_when_it_has_executed() -> None:
+    bench = with_state()
+    doomed = bench.send("a", 1, start=True)
+    bench.send("a2", 1)
+    bench.clock.turn()
+    doomed.cancel()
+    assert bench.scheduler.has_sequence(1)
+    bench.instances[0].finish()
+    assert (bench.error("a2").code, bench.error("a2").message) == BROKEN
+    with pytest.raises(NaiadError, match="must specify the START flag"):
+        bench.send("a3", 1)
+    bench.run("b", 1, start=True)
+    assert bench.ids() == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize("is_executing", [False, True])
+def test_a_sequence_with_a_lost_request_ends_and_may_start_again(is_executing: bool) -> None:
+    bench = direct(1)
+    bench.send("a", 1, start=True)
+    if is_executing:
+        bench.clock.turn()
+    bench.send("a2", 1)
+    bench.send("b", 2, start=True)
+    bench.scheduler.break_sequence(3)
+    bench.scheduler.break_sequence(1)
+    assert not bench.scheduler.has_sequence(1)
+    for id in ("a2",) if is_executing else ("a", "a2"):
+        assert (bench.error(id).code, bench.error(id).message) == BROKEN
+        assert bench.error(id).retry_after_s == 1
+    with pytest.raises(NaiadError, match="must specify the START flag"):
+        bench.send("a3", 1)
+    if is_executing:
+        bench.instances[0].finish()
+        assert bench.answers["a"].error is None
+    bench.send("a4", 1, start=True)  # behind sequence 2
+    bench.run("be", 2, end=True)
+    bench.run("ae", 1, end=True)
+    assert bench.ids()[-4:] == [["b"], ["be"], ["a4"], ["ae"]]
+    assert bench.scheduler.inflight() == bench.statistics.pending_request_count == 0
+
+
+def test_a_sequence_in_the_backlog_with_a_lost_request_ends() -> None:
+    bench = direct(1)
+    bench.run("a", 1, start=True)
+    bench.send("b", 2, start=True)
+    bench.scheduler.break_sequence(2)
+    assert (bench.error("b").code, bench.error("b").message) == BROKEN
+    bench.send("c", 3, start=True)
     bench.run("ae", 1, end=True)
     assert bench.ids()[-1] == ["c"]
 
@@ -754,19 +811,20 @@ def test_waiting_requests_are_counted_as_pending() -> None:
     assert bench.scheduler.inflight() == 2
 
 
-def test_requests_beyond_the_limit_of_the_server_are_refused() -> None:
+def test_the_limit_of_the_server_counts_sequences_that_wait_for_a_slot() -> None:
     bench = direct(1)
     bench.scheduler._max_queue_size = 2
-    bench.send("a", 1, start=True)
-    bench.send("b", 2, start=True)
-    for sequence in (2, 3):
-        with pytest.raises(NaiadError, match="Exceeds maximum queue size") as caught:
-            bench.send("c", sequence, start=sequence == 3)
-        assert caught.value.retry_after_s == 1
-    assert not bench.scheduler.has_sequence(3)
-    bench.clock.turn()
-    bench.send("b2", 2)
-    assert bench.statistics.pending_request_count == 2
+    for sequence in (1, 2, 3):  # one has the slot
+        bench.send(f"s{sequence}", sequence, start=True)
+    with pytest.raises(NaiadError, match="Exceeds maximum queue size") as caught:
+        bench.send("s4", 4, start=True)
+    assert caught.value.retry_after_s == 1
+    assert not bench.scheduler.has_sequence(4)
+    assert bench.statistics.failures["REJECTED"] == 1
+    for number in range(50):  # no request of a sequence that was accepted is refused
+        bench.send(f"c{number}", 1 + number % 3)
+    assert bench.statistics.pending_request_count == 53
+    bench.send("call", 5, start=True, is_admitted=True)
 
 
 # API keys.
