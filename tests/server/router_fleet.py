@@ -203,12 +203,14 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet(repository: Path, *names: str, flags: Sequence[str] = ()) -> Iterator[Fleet]:
+def fleet(
+    repository: Path, *names: str, flags: Sequence[str] = (), server_flags: Sequence[str] = ()
+) -> Iterator[Fleet]:
     """Replicas with these names, and a router that knows them; all of them are ready."""
     one = Fleet(repository)
     try:
         for name in names:
-            one.start(name)
+            one.start(name, flags=server_flags)
         one.route(*(one.flag(name) for name in names), *flags)
         one.wait_ready(*names)
         yield one
