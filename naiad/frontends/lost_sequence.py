@@ -37,9 +37,13 @@ def lose(
 
 
 def lose_message(
-    core: SequenceBreaker, message: Buffer, identity: Identity | None, is_compressed: bool
+    core: SequenceBreaker,
+    head: object,
+    message: Buffer,
+    identity: Identity | None,
+    is_compressed: bool,
 ) -> None:
-    """A ModelInferRequest, or its beginning."""
+    """A ModelInferRequest, or its beginning. See OnLost."""
     if is_compressed:
         message = lost_request.uncompressed(message)
     lose(core, lost_request.in_message(message), identity)

@@ -114,12 +114,13 @@ class RouterCore:
     # Decisions.
 
     def choose(self, relay: Relay) -> Replica | None:
-        """Chooses a replica and counts the request there. None if nobody can serve it."""
+        """Chooses a replica and counts the request there. None if nobody can serve it. Raises
+        NaiadError for a sequence that must be started again."""
         candidates: Sequence[Replica] = self._candidates(relay)
         replica: Replica | None
         if relay.sequence is not None:
             replica = self.sequences.place(
-                relay.model, relay.sequence, candidates, self._keeps_sequences
+                relay.model, relay.sequence, candidates, self.keeps_sequences
             )
         else:
             if relay.tried:
@@ -172,7 +173,7 @@ class RouterCore:
             self._reported.add(relay.model)
             log.error(f"policy '{relay.routing.policy_name}' of model '{relay.model}' {problem}")
 
-    def _keeps_sequences(self, replica: Replica) -> bool:
+    def keeps_sequences(self, replica: Replica) -> bool:
         return replica.state is not ReplicaState.DOWN and (
             replica.name in self.fleet.replicas or replica in self.fleet.leaving
         )

@@ -6,6 +6,7 @@ Rule: the same as for HTTP (naiad.router.http_frontend).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from google.protobuf.message import Message
 
@@ -20,15 +21,18 @@ from naiad.frontends.grpc.unary import unary
 from naiad.keys import api_class
 from naiad.keys.guard import Entrance, read_text, unknown_model
 from naiad.pb import grpc_service_pb2 as pb
+from naiad.protocol.v2 import lost_request
 from naiad.router.core import RouterCore
 from naiad.router.grpc_relay import CallBlocks, GrpcRelay
 from naiad.router.grpc_stream import StreamRelay
 from naiad.router.http_frontend import IndexRow, RouterKeys, index_rows, not_forwarded
-from naiad.router.request_fields import grpc_model, grpc_sequence
+from naiad.router.lost_sequence import lose, tell_by_grpc
+from naiad.router.request_fields import grpc_model, grpc_sequence, owner_of
+from naiad.router.sequences import SequenceStep
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.endpoint import GrpcEndpoint
 from naiad.transport.grpc.message import Buffer
-from naiad.transport.grpc.method import Method, UnaryHandler
+from naiad.transport.grpc.method import Method, RequestHead, UnaryHandler
 from naiad.transport.grpc.options import GrpcOptions
 from naiad.transport.grpc.protocol import GrpcProtocol
 
@@ -68,13 +72,14 @@ class GrpcRouter:
         reflection = Reflection()
         health = Health(FleetHealth(self._core), GrpcOptions(), self._keys.guard)
         return [
-            Method(MODEL_INFER, api_class.INFERENCE, unary=self._infer),
+            Method(MODEL_INFER, api_class.INFERENCE, unary=self._infer, on_lost=self._on_lost),
             Method(
                 f"{SERVICE}ModelStreamInfer",
                 api_class.INFERENCE,
                 stream=lambda call: StreamRelay(
                     self._core, call, self._blocks, has_keys=self._has_keys
                 ),
+                on_lost=self._on_lost,
             ),
             *(
                 Method(f"{SERVICE}{name}", api, unary=own.get(name) or _refusal(name))
@@ -97,16 +102,33 @@ class GrpcRouter:
     def _infer(self, call: Call, message: Buffer) -> None:
         try:
             model, version = grpc_model(message, is_exact=self._has_keys)
-            sequence = grpc_sequence(message)
+            sequence = grpc_sequence(message, owner_of(call.identity, call.header))
             self._admit(call, model)
             self._core.reserve_tokens(call.admission, model, len(message))
         except NaiadError as error:
+            call.lose(message)
             fail(call, error)
             return
         core = self._core
         GrpcRelay(
             core, core.routing(model), model, version, sequence, call, message, self._blocks
         ).begin()
+
+    def _on_lost(
+        self, head: RequestHead, message: Buffer, identity: Identity | None, is_compressed: bool
+    ) -> None:
+        if is_compressed:
+            message = lost_request.uncompressed(message)
+        owner = owner_of(identity, lambda name: head.metadata.get(name, ""))
+        for request in lost_request.in_message(message):
+            id, model, version = request.sequence_id, request.model_name, request.model_version
+            step = SequenceStep(str(id), owner=owner, raw_id=id)
+            lose(
+                self._core,
+                model,
+                step,
+                partial(tell_by_grpc, self._blocks, head, model, version, step),
+            )
 
     def _by_model(self, call: Call, message: Buffer) -> None:
         try:

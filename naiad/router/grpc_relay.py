@@ -15,6 +15,7 @@ from naiad.errors import NaiadError
 from naiad.frontends.grpc.frontend import MODEL_INFER
 from naiad.frontends.grpc.response import fail
 from naiad.router.grpc_pool import GrpcResponseHead
+from naiad.router.lost_sequence import tell_by_grpc
 from naiad.router.relay import Relay, ReplicaError
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import PREFIX_BYTES, MessageReader
@@ -147,6 +148,10 @@ class GrpcRelay(Relay):
         if replica.grpc_pool is not None:
             replica.grpc_pool.cancel(self)
 
+    def tell_lost(self, sequence: SequenceStep, replica: Replica) -> None:
+        head = self._call.head
+        tell_by_grpc(self._blocks, head, self.model, self.version, sequence, replica)
+
     def respond_error(self, error: NaiadError) -> None:
         self._message = b""
         if isinstance(error, ReplicaError) and error.http_status == 504:
@@ -238,6 +243,7 @@ class GrpcRelay(Relay):
         self.cancel_wait()
         replica = self.replica
         self.note_end()
+        self.lose()
         self._drop_reader()
         if replica is not None:
             self.leave(replica)

@@ -18,10 +18,12 @@ from naiad.core.tensor import Buffer
 from naiad.errors import Code, NaiadError
 from naiad.keys.guard import unknown_model
 from naiad.pb import grpc_service_pb2 as pb
+from naiad.protocol.v2 import lost_request
 from naiad.router.grpc_pool import GrpcResponseHead
 from naiad.router.grpc_relay import CallBlocks
+from naiad.router.lost_sequence import LOST_ID, lost_message, tell_by_grpc
 from naiad.router.relay import Relay
-from naiad.router.request_fields import grpc_model, grpc_request_id, grpc_sequence
+from naiad.router.request_fields import grpc_model, grpc_request_id, grpc_sequence, owner_of
 from naiad.transport.grpc.call import Call
 from naiad.transport.grpc.message import PREFIX_BYTES, MessageReader
 from naiad.transport.grpc.options import INT32_MAX
@@ -65,7 +67,7 @@ class StreamRelay:
     def on_message(self, message: Buffer) -> None:
         try:
             model, version = grpc_model(message, is_exact=self._has_keys)
-            sequence = grpc_sequence(message)
+            sequence = grpc_sequence(message, owner_of(self.call.identity, self.call.header))
             admission = self.call.admission
             if admission is not None:
                 if not admission.identity.may_see(model):
@@ -74,6 +76,7 @@ class StreamRelay:
                 self.core.reserve_tokens(admission, model, len(message))
                 admission.end(Status.OK)
         except NaiadError as error:
+            self._lose(message)
             self.reject(error, message)
             return
         key = (model, "" if sequence is None else sequence.id)
@@ -85,15 +88,32 @@ class StreamRelay:
             self._open.add(leg)
             leg.begin()
         else:
-            leg.push(bytes(message))
             if sequence is not None and leg.replica is not None:
-                self.core.sequences.place(model, sequence, (leg.replica,), lambda _: True)
+                try:
+                    self.core.sequences.place(model, sequence, (leg.replica,), lambda _: True)
+                except NaiadError as error:
+                    self.reject(error, message)
+                    return
+            leg.push(bytes(message))
         if sequence is not None and sequence.is_end:
             self._legs.pop(key, None)
             leg.half_close()
 
+    def _lose(self, message: Buffer) -> None:
+        """The message is refused. A leg keeps its order, so its replica is told there; another one
+        would overtake what is on the way."""
+        for request in lost_request.in_message(message):
+            leg = self._legs.get((request.model_name, str(request.sequence_id)))
+            if leg is not None:
+                lost = (request.model_name, request.model_version, request.sequence_id)
+                leg.push(lost_message(*lost))
+                leg.num_lost += 1
+                return
+        self.call.lose(message)
+
     def on_refusal(self, message: Buffer, error: NaiadError) -> None:
         if error.code is Code.RESOURCE_EXHAUSTED:
+            self._lose(message)
             self.reject(error, message)
         else:
             self._finish(STATUS[error.code], error.message, retry_fields(error))
@@ -172,7 +192,8 @@ class StreamRelay:
             self._finish(STATUS[error.code], error.message, retry_fields(error))
         else:
             for message in leg.unsent:
-                self.reject(error, message)
+                if grpc_request_id(message) != LOST_ID:
+                    self.reject(error, message)
             self._finish_if_done()
 
     def _forget(self, leg: StreamLeg) -> None:
@@ -192,6 +213,7 @@ class StreamLeg(Relay):
         "_queue",
         "_reader",
         "key",
+        "num_lost",
         "stream",
         "upstream",
     )
@@ -211,6 +233,8 @@ class StreamLeg(Relay):
         self._queue: deque[bytes] = deque()
         """Requests that wait for the stream, kept until the first response in case the leg must be
         opened elsewhere."""
+        self.num_lost = 0
+        """Requests of `lost_message` whose responses nobody waits for."""
         self._is_half_closed = False
         self._is_started = False
         self._reader = MessageReader(INT32_MAX, client.call.account)
@@ -252,6 +276,8 @@ class StreamLeg(Relay):
             self.upstream.write(self.stream, (), 0, is_last=True)
 
     def abandon(self) -> None:
+        if self._queue:
+            self.lose()
         self.is_over = True
         self.cancel_wait()
         replica = self.replica
@@ -259,6 +285,11 @@ class StreamLeg(Relay):
         self._reader.release()
         if replica is not None:
             self.leave(replica)
+
+    def tell_lost(self, sequence: SequenceStep, replica: Replica) -> None:
+        client = self._client
+        head = client.call.head
+        tell_by_grpc(client.blocks, head, self.model, self.version, sequence, replica)
 
     def leave(self, replica: Replica) -> None:
         if replica.grpc_pool is not None:
@@ -316,6 +347,9 @@ class StreamLeg(Relay):
                     raise GrpcError(
                         Status.INTERNAL, "the replica sent a message that the router cannot pass on"
                     )
+                if self.num_lost and LOST_ID.encode() in bytes(message):
+                    self.num_lost -= 1
+                    continue
                 call.send([message], len(message))
         except GrpcError as error:
             self._client.on_leg_closed(

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
 from naiad import __version__
 from naiad.core.identity import Identity
 from naiad.core.memory_budget import MemoryBudget
+from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, unsupported
 from naiad.frontends.http.response import (
     respond_empty,
@@ -43,10 +45,13 @@ from naiad.keys.api_class import (
 from naiad.keys.guard import Guard, unknown_model
 from naiad.protocol.openai.error import OpenAiError, from_core
 from naiad.protocol.openai.error import unknown_model as unknown_openai_model
+from naiad.protocol.v2 import lost_request
 from naiad.router.core import ModelRouting, RouterCore
 from naiad.router.forward_head import ForwardHead
 from naiad.router.http_relay import HttpRelay
-from naiad.router.request_fields import json_sequence, openai_model
+from naiad.router.lost_sequence import lose, tell_by_http
+from naiad.router.request_fields import json_sequence, openai_model, owner_of
+from naiad.router.sequences import SequenceStep
 from naiad.router.token_usage import UsageReader, estimate_openai_tokens
 from naiad.transport.http1.connection import Http1Connection
 from naiad.transport.http1.endpoint import Http1Endpoint
@@ -142,15 +147,30 @@ class HttpRouter:
         length = head.headers.get(b"inference-header-content-length", b"")
         json_bytes = int(length) if length.isdigit() and len(length) < 19 else 0
 
+        encoding = head.headers.get(b"content-encoding", b"")
+
         def handle(exchange: Exchange) -> None:
             if not self._may_use_tokens(exchange, model):
+                on_lost(exchange.body, exchange.identity)
                 return
-            sequence = json_sequence(exchange.body, json_bytes)
+            owner = owner_of(exchange.identity, exchange.header)
+            sequence = json_sequence(exchange.body, json_bytes, owner)
             HttpRelay(
                 core, core.routing(model), model, version, sequence, exchange, forward
             ).begin()
 
-        return Route(handle)
+        def on_lost(body: Buffer, identity: Identity | None) -> bool:
+            if encoding:
+                body = lost_request.uncompressed(body)
+            found = lost_request.in_json(body[:json_bytes] if json_bytes else body, model, version)
+            owner = owner_of(identity, lambda name: _read_header(head, name))
+            for request in found:
+                id = request.sequence_id
+                step = SequenceStep(str(id), owner=owner, raw_id=id)
+                lose(core, model, step, partial(tell_by_http, forward, encoding, step))
+            return bool(found)
+
+        return Route(handle, on_lost=on_lost)
 
     def _by_path(self, head: Head, names: Names) -> Route:
         forward = self._forward(head)
@@ -292,6 +312,10 @@ def index_rows(
     return [
         row for _, row in sorted(rows.items()) if identity is None or identity.may_see(row.name)
     ]
+
+
+def _read_header(head: Head, name: str) -> str:
+    return head.headers.get(name.encode(), b"").decode("latin-1")
 
 
 def _reserve_openai(exchange: Exchange) -> UsageReader | None:

@@ -15,6 +15,7 @@ from naiad.errors import Code, NaiadError
 from naiad.frontends.http.response import respond_error, respond_openai_error
 from naiad.protocol.openai.error import OpenAiError, from_core, unknown_model
 from naiad.router.http_response import ResponseHead
+from naiad.router.lost_sequence import tell_by_http
 from naiad.router.relay import Relay, ReplicaError
 from naiad.transport.http1.exchange import Exchange
 
@@ -80,6 +81,10 @@ class HttpRelay(Relay):
             replica.http_pool.send((b"".join((head, body)),), self)
         else:
             replica.http_pool.send((head, body), self)
+
+    def tell_lost(self, sequence: SequenceStep, replica: Replica) -> None:
+        encoding = self._exchange.head.headers.get(b"content-encoding", b"")
+        tell_by_http(self._forward, encoding, sequence, replica)
 
     def respond_error(self, error: NaiadError) -> None:
         if isinstance(error, ReplicaError):
@@ -173,6 +178,7 @@ class HttpRelay(Relay):
         self.cancel_wait()
         replica = self.replica
         self.note_end()
+        self.lose()
         if replica is not None:
             self.leave(replica)
 

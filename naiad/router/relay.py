@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING
 
 from naiad.core.tensor import Buffer
 from naiad.errors import Code, NaiadError, unavailable
+from naiad.router.lost_sequence import lose
 
 if TYPE_CHECKING:
     from naiad.router.core import ModelRouting, RouterCore
@@ -109,6 +111,15 @@ class Relay(ABC):
         """Nobody wants the response of this replica any more."""
 
     @abstractmethod
+    def tell_lost(self, sequence: SequenceStep, replica: Replica) -> None:
+        """Sends the replica a request of the sequence that it refuses."""
+
+    def lose(self) -> None:
+        """The replica does not get the request, or nobody knows whether it did."""
+        if self.sequence is not None:
+            lose(self.core, self.model, self.sequence, partial(self.tell_lost, self.sequence))
+
+    @abstractmethod
     def respond_error(self, error: NaiadError) -> None:
         """Responds to the client with an error of the router's own."""
 
@@ -143,7 +154,13 @@ class Relay(ABC):
 
     def _attempt(self, reason: str) -> None:
         self._timer = None
-        replica = self.core.choose(self)
+        try:
+            replica = self.core.choose(self)
+        except NaiadError as error:
+            self._end_wake()
+            self.is_over = True
+            self.respond_error(error)
+            return
         if replica is None:
             if self.num_attempts and self.num_attempts <= self.core.config.retry.max_retries:
                 self.num_attempts += 1
@@ -152,6 +169,7 @@ class Relay(ABC):
             if self._await_wake():
                 return
             self.is_over = True
+            self.lose()
             self.respond_error(self.core.nobody(self.model, self.version, reason))
             return
         self._end_wake()
@@ -203,6 +221,7 @@ class Relay(ABC):
     def _refuse(self, http_status: int, reason: str) -> None:
         self.note_end()
         self.core.counters["failures"] += 1
+        self.lose()
         self.respond_error(ReplicaError(http_status, reason))
 
     def on_failure(self, reason: str, *, is_unsent: bool, is_reused: bool) -> None:
@@ -228,6 +247,7 @@ class Relay(ABC):
             return
         self.is_over = True
         self.core.counters["failures"] += 1
+        self.lose()
         retry_after_s = self.core.fleet.retry_after_s() if is_unsent or self.is_idempotent else None
         self.respond_error(unavailable(reason, retry_after_s))
 

@@ -7,10 +7,12 @@ Rule: tensors are never decoded. What cannot be read is left to the replica, whi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from naiad.core.identity import Identity
 from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, invalid_arg
 from naiad.router.sequences import SequenceStep
@@ -41,7 +43,7 @@ def openai_model(body: Buffer) -> str:
         raise invalid_arg(f"the request body is not JSON with a text 'model': {error}") from None
 
 
-def json_sequence(body: Buffer, json_bytes: int) -> SequenceStep | None:
+def json_sequence(body: Buffer, json_bytes: int, owner: str = "") -> SequenceStep | None:
     """The sequence of an inference request, whose JSON has `json_bytes`; 0 if all of it is JSON."""
     text = body[:json_bytes] if json_bytes else body
     if isinstance(text, memoryview):
@@ -52,10 +54,17 @@ def json_sequence(body: Buffer, json_bytes: int) -> SequenceStep | None:
         parameters = _infer_decoder.decode(text).parameters
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return _step(parameters)
+    return _step(parameters, owner)
 
 
-def _step(parameters: dict[str, Any]) -> SequenceStep | None:
+def owner_of(identity: Identity | None, header: Callable[[str], str]) -> str:
+    """Whose sequences a client's are. Without a guard the router cannot tell who has a key."""
+    if identity is not None:
+        return identity.key_id
+    return header("authorization") or header("x-api-key")
+
+
+def _step(parameters: dict[str, Any], owner: str) -> SequenceStep | None:
     identifier = parameters.get("sequence_id")
     if not isinstance(identifier, str | int) or identifier in (0, "", False):
         return None
@@ -63,6 +72,8 @@ def _step(parameters: dict[str, Any]) -> SequenceStep | None:
         str(identifier),
         parameters.get("sequence_start") is True,
         parameters.get("sequence_end") is True,
+        owner,
+        identifier,
     )
 
 
@@ -113,7 +124,7 @@ def grpc_request_id(message: Buffer) -> str:
     return found[-1].decode("utf-8", "replace") if found else ""
 
 
-def grpc_sequence(message: Buffer) -> SequenceStep | None:
+def grpc_sequence(message: Buffer, owner: str = "") -> SequenceStep | None:
     """The sequence of a ModelInferRequest."""
     if len(message) <= _SMALL_BYTES and _SEQUENCE not in bytes(message):
         return None
@@ -133,7 +144,7 @@ def grpc_sequence(message: Buffer) -> SequenceStep | None:
                     parameters[key] = content
                 elif kind == 3:
                     parameters[key] = bytes(content).decode("utf-8", "replace")
-    return _step(parameters)
+    return _step(parameters, owner)
 
 
 def _fields(message: Any) -> list[tuple[int, Any]]:

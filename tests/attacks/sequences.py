@@ -448,7 +448,7 @@ class Run:
                     self.cell(f"{layout}, memory, {clients}", door, "python_oldest", clients)
 
     def keys(self, folder: Path, keys: Path) -> None:
-        token, flag = key_flags(keys, max_parallel=8)
+        token, flag = key_flags(keys, max_parallel_requests=8)
         for layout in LAYOUTS[:2]:
             with served(folder, layout, [flag]) as (door, _):
                 for clients in CLIENTS:

@@ -197,7 +197,7 @@ class Call:
             if isinstance(owner, NaiadError):
                 return
             identity = owner.identity
-        on_lost(message, identity, is_compressed)
+        on_lost(self.head, message, identity, is_compressed)
 
     def receive(self, messages: list[Message], end_stream: bool) -> None:
         for is_compressed, message in messages:

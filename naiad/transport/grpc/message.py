@@ -41,7 +41,7 @@ def ordinary_memory(num_bytes: int) -> memoryview:
 class MessageReader:
     __slots__ = (
         "_account", "_allocate", "_counted_bytes", "_filled", "_is_compressed", "_length",
-        "_max_bytes", "_start", "_target", "start_ns",
+        "_max_bytes", "_offset", "_start", "_target", "start_ns",
     )  # fmt: skip
 
     def __init__(
@@ -61,17 +61,18 @@ class MessageReader:
         """The first bytes of the message, or of its prefix, until `_target` is allocated."""
         self._target: memoryview | None = None
         self._filled = 0
+        self._offset = 0
+        """Where the message in progress begins or goes on in the chunk that is read."""
 
     @property
     def is_empty(self) -> bool:
         """True between messages, where a stream may end."""
         return self._length < 0 and not self._start
 
-    def beginning(self) -> bytes:
-        """The first bytes of the message in progress."""
-        if self._target is None:
-            return bytes(self._start)
-        return bytes(self._target[: min(self._filled, SMALL_BYTES)])
+    def beginning(self, chunk: bytes | memoryview = b"") -> bytes:
+        """The first bytes of the message in progress. `chunk` is what `feed` has failed with."""
+        start = self._start if self._target is None else self._target[: self._filled]
+        return bytes(start[:SMALL_BYTES]) + bytes(chunk[self._offset :][:SMALL_BYTES])
 
     @property
     def is_compressed(self) -> bool:
@@ -87,6 +88,7 @@ class MessageReader:
         after that."""
         messages: list[Message] = []
         offset, end = 0, len(chunk)
+        self._offset = 0
         while offset < end:
             if self._length < 0:
                 offset = self._read_prefix(chunk, offset)
@@ -145,6 +147,7 @@ class MessageReader:
                 f"bad message prefix: compressed flag is {prefix[0]}, expected 0 or 1",
             )
         length = int.from_bytes(prefix[1:], "big")
+        self._offset = offset + missing
         if length > self._max_bytes:
             raise GrpcError(
                 Status.RESOURCE_EXHAUSTED,

@@ -51,7 +51,7 @@ class MessageStream(Protocol):
 UnaryHandler: TypeAlias = "Callable[[Call, Buffer], None]"
 """Gets the single request message and ends the call now or later. May raise GrpcError, and may set
 `call.on_cancel`."""
-OnLost: TypeAlias = "Callable[[Buffer, Identity | None, bool], None]"
+OnLost: TypeAlias = "Callable[[RequestHead, Buffer, Identity | None, bool], None]"
 StreamHandler: TypeAlias = "Callable[[Call], MessageStream]"
 
 
@@ -64,8 +64,8 @@ class Method(msgspec.Struct, frozen=True):
     allocate: Allocate | None = None
     """Provides memory for large requests."""
     on_lost: OnLost | None = None
-    """Called with a message that is refused or lost before the handler gets it, or its beginning,
-    the owner of the call, and whether the message is compressed."""
+    """Called with the head of a call, a message that is refused or lost before the handler gets it,
+    or its beginning, the owner of the call, and whether the message is compressed."""
     is_compressed: bool = False
     """Responses are compressed when the endpoint is configured so and the client accepts it."""
 

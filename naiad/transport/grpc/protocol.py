@@ -343,7 +343,7 @@ class GrpcProtocol(asyncio.BufferedProtocol):
             messages = owner.reader.feed(data)
         except GrpcError as error:
             if isinstance(owner, Call) and isinstance(owner.reader, MessageReader):
-                message = owner.reader.beginning() or data[PREFIX_BYTES:]
+                message = owner.reader.beginning(data)
                 owner.lose(message, is_compressed=owner.reader.is_compressed)
             owner.abort(error.status, error.message, error.fields)
             if not error.fields:  # a full server is not the client's fault

@@ -70,9 +70,12 @@ def sequence_request(**parameters: object) -> bytes:
 @pytest.mark.parametrize(
     ("parameters", "step"),
     [
-        ({"sequence_id": 42}, SequenceStep("42")),
-        ({"sequence_id": "abc", "sequence_start": True}, SequenceStep("abc", is_start=True)),
-        ({"sequence_id": 7, "sequence_end": True}, SequenceStep("7", is_end=True)),
+        ({"sequence_id": 42}, SequenceStep("42", raw_id=42)),
+        (
+            {"sequence_id": "abc", "sequence_start": True},
+            SequenceStep("abc", is_start=True, raw_id="abc"),
+        ),
+        ({"sequence_id": 7, "sequence_end": True}, SequenceStep("7", is_end=True, raw_id=7)),
         ({"sequence_id": 0}, None),
         ({"sequence_id": ""}, None),
         ({"priority": 1}, None),

@@ -1,7 +1,16 @@
 from __future__ import annotations
 
+import pytest
+
+from naiad.errors import NaiadError
 from naiad.router.replica import Replica
-from naiad.router.sequences import IDLE_S, Sequences, SequenceStep
+from naiad.router.sequences import (
+    BROKEN_MESSAGE,
+    GONE_MESSAGE,
+    IDLE_S,
+    Sequences,
+    SequenceStep,
+)
 from tests.unit.router.fleet_of import Seconds, fleet_of
 
 
@@ -37,14 +46,35 @@ def test_the_end_of_a_sequence_is_forgotten_after_its_last_request() -> None:
     assert len(sequences) == 0
 
 
-def test_a_sequence_whose_replica_is_gone_goes_to_another() -> None:
+def test_a_sequence_whose_replica_is_gone_must_be_started_again() -> None:
+    """The replica may come back with the sequence, and would lack what was refused meanwhile."""
     fleet = fleet_of("a", "b")
     sequences = Sequences(Seconds())
     first = sequences.place("m", SequenceStep("1", is_start=True), fleet.candidates("m"), alive)
     others = [replica for replica in fleet if replica is not first]
-    second = sequences.place("m", SequenceStep("1"), others, lambda replica: replica is not first)
-    assert second is others[0]
-    assert sequences.place("m", SequenceStep("1"), fleet.candidates("m"), alive) is second
+    for is_alive in (lambda replica: replica is not first, alive):
+        with pytest.raises(NaiadError, match=f"^{GONE_MESSAGE}$"):
+            sequences.place("m", SequenceStep("1"), others, is_alive)
+    start = SequenceStep("1", is_start=True)
+    assert sequences.place("m", start, others, alive) is others[0]
+    assert sequences.place("m", SequenceStep("1"), fleet.candidates("m"), alive) is others[0]
+
+
+def test_a_sequence_that_lost_a_request_must_be_started_again() -> None:
+    fleet = fleet_of("a", "b")
+    sequences = Sequences(Seconds())
+    step, other = SequenceStep("1", owner="alice"), SequenceStep("1", owner="bob")
+    first = sequences.place("m", step, fleet.candidates("m"), alive)
+    sequences.place("m", other, fleet.candidates("m"), alive)
+    assert sequences.lose("m", step) is first
+    assert sequences.lose("m", step) is None
+    for _ in range(2):
+        with pytest.raises(NaiadError, match=f"^{BROKEN_MESSAGE}$"):
+            sequences.place("m", step, fleet.candidates("m"), alive)
+    assert sequences.place("m", other, fleet.candidates("m"), alive) is first
+    start = SequenceStep("1", is_start=True, owner="alice")
+    assert sequences.place("m", start, fleet.candidates("m"), alive) is first
+    assert sequences.place("m", step, fleet.candidates("m"), alive) is first
 
 
 def test_idle_sequences_are_forgotten() -> None:
