@@ -26,6 +26,7 @@ _SEQUENCE_ID = re.compile(
     rb'"sequence_id"\s*:\s*(?:([0-9]{1,20})\s*[,}]|("(?:[^"\\]|\\.){1,512}"))'
 )
 _UINT64_MASK = (1 << 64) - 1
+_MAX_CHECKSUM_BYTES = 8
 
 
 def in_json(text: Buffer, model_name: str, model_version: str) -> list[InferRequest]:
@@ -59,8 +60,14 @@ def in_message(message: Buffer) -> list[InferRequest]:
 
 
 def uncompressed(data: Buffer) -> bytes:
-    """The beginning of compressed data; empty if it cannot be read."""
+    """The beginning of gzip or zlib data, as far as it can be read. The checksum at its end may be
+    what is wrong with it."""
+    inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    found, offset, end = bytearray(), 0, len(data) - _MAX_CHECKSUM_BYTES
     try:
-        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(data, END_BYTES)
+        while offset < end and len(found) < END_BYTES:
+            found += inflate.decompress(data[offset : min(offset + 1024, end)], END_BYTES)
+            offset += 1024
     except zlib.error:
-        return b""
+        pass
+    return bytes(found)

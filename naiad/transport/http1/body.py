@@ -63,8 +63,12 @@ class FixedBody:
     def content(self) -> Buffer:
         return self._memory if self._is_large else self._memory.tobytes()
 
-    def received(self) -> Buffer:
-        return self._memory[: min(self.num_bytes, LOST_BYTES)]
+    def received(self) -> bytes:
+        return _ends(self._memory[: self.num_bytes])
+
+
+def _ends(data: memoryview) -> bytes:
+    return bytes(data[:LOST_BYTES]) + bytes(data[max(LOST_BYTES, len(data) - LOST_BYTES) :])
 
 
 class LostBody:
@@ -130,8 +134,8 @@ class ChunkedBody:
     def is_complete(self) -> bool:
         return self._decoder.is_done
 
-    def received(self) -> Buffer:
-        return bytes(self._decoder.body[:LOST_BYTES])
+    def received(self) -> bytes:
+        return _ends(memoryview(self._decoder.body))
 
     def content(self) -> Buffer:
         body = self._decoder.body
