@@ -98,6 +98,9 @@ network: $(VENV)/.dev  ## hosts with a network between them that loses everythin
 attack: $(VENV)/.dev  ## attack live servers (or only NAMES=...): worst probe latency, peak memory, what is left
 	$(BIN)/python -m tests.attacks.run $(NAMES)
 
+sequences: $(VENV)/.dev  ## running sums through every way into the server, with limits and kills: no wrong answer with status OK (half an hour)
+	$(BIN)/python -m tests.attacks.sequences
+
 SECONDS ?= 600
 fuzz: $(VENV)/.dev  ## fuzz the parsers and live servers for SECONDS=600 each, or only TARGETS="json http2"; gguf and safetensors need ".[llm]"
 	$(BIN)/python -m pip install -q --group fuzz

@@ -65,10 +65,17 @@ class StreamRelay:
         return not self._open
 
     def on_message(self, message: Buffer) -> None:
+        admission = self.call.admission
         try:
             model, version = grpc_model(message, is_exact=self._has_keys)
             sequence = grpc_sequence(message, owner_of(self.call.identity, self.call.header))
-            admission = self.call.admission
+        except NaiadError as error:
+            # Nobody knows which sequence has lost it: all of the stream end, as at a server.
+            if admission is not None:
+                admission.end(STATUS[error.code])
+            self._finish(STATUS[error.code], error.message)
+            return
+        try:
             if admission is not None:
                 if not admission.identity.may_see(model):
                     raise unknown_model(model)
@@ -76,6 +83,8 @@ class StreamRelay:
                 self.core.reserve_tokens(admission, model, len(message))
                 admission.end(Status.OK)
         except NaiadError as error:
+            if admission is not None:
+                admission.end(STATUS[error.code])
             self._lose(message)
             self.reject(error, message)
             return
