@@ -180,7 +180,7 @@ class Abandon(Message, tag=101):
     handles: list[int]
 
 
-class SequenceLost(Message, tag=153):
+class SequenceLost(Message, tag=155):
     """A request of this sequence was refused or lost in the frontend."""
 
     model_name: str
