@@ -66,9 +66,9 @@ class TritonPythonModel:
 MAX_CONNECTIONS = 4000
 SETTLE_S = 5.0
 BURST_WAIT_S = 2.0
-"""The default of --max-queue-wait-secs."""
+"""--max-queue-wait-secs of these servers."""
 OVERLOAD_WAIT_S = 0.1
-"""The time that requests wait in an overload with this default."""
+"""The time that requests wait in an overload with this limit."""
 ALLOWED_BYTES = 128 * MIB
 """Growth that is not requests: connections, buffers of the clients' sockets, Python's own."""
 
@@ -350,7 +350,8 @@ def main() -> int:
         for row in rows(chosen):
             if chosen.rows and row.key not in chosen.rows:
                 continue
-            with naiad([folder], row.flags) as server:
+            flags = [f"--max-queue-wait-secs={BURST_WAIT_S}", *row.flags]
+            with naiad([folder], flags) as server:
                 rate_per_s = row.load * _capacity_per_s(server, request)
                 outcome = uvloop.run(_load(server, request, rate_per_s, 60 * chosen.minutes))
             faults = check(row, outcome, chosen)
