@@ -6,13 +6,16 @@ Out: an InferenceSession, or NaiadError if the file or an option is invalid.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 
 import onnxruntime
 
+from naiad.backends.onnx.file_fault import onnx_fault
 from naiad.backends.onnx.idle_memory import SHRINK, share_arena, shares_arena
 from naiad.backends.served_config import Accelerator, ServedConfig, read_integer
-from naiad.errors import NaiadError, internal, invalid_arg
+from naiad.errors import Code, NaiadError, internal, invalid_arg
 from naiad.ipc.work import LoadArguments
 
 CPU_PROVIDER = "CPUExecutionProvider"
@@ -65,7 +68,17 @@ def open_session(
     except NaiadError:
         raise
     except Exception as error:
-        raise internal(f"onnx runtime error: {_without_paths(str(error), arguments)}") from error
+        text = f"onnx runtime error: {_without_paths(str(error), arguments)}"
+        raise NaiadError(Code.INTERNAL, text, details=_finding(path)) from error
+
+
+def _finding(path: str) -> str:
+    """What `naiad check` says about the file, for the log: onnxruntime only says "Protobuf parsing
+    failed"."""
+    fault = ""
+    with contextlib.suppress(OSError, ValueError):
+        fault = onnx_fault(Path(path))
+    return f"found: {fault}; export or copy the model again" if fault else ""
 
 
 def session_options(config: ServedConfig, arguments: LoadArguments) -> onnxruntime.SessionOptions:

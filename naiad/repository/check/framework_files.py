@@ -17,11 +17,11 @@ from naiad.backends.llm.checkpoint_kind import is_original, readable_checkpoint
 from naiad.backends.llm.options import LlmOptions, read_options
 from naiad.backends.llm.tensorrtllm.parameters import read_parameters
 from naiad.backends.llm.vllm.arguments import ENGINE_FILE, read_arguments
+from naiad.backends.onnx.file_fault import onnx_fault
 from naiad.backends.served_config import ServedConfig
 from naiad.backends.torch.archive import UNSAFE_ALLOW_PICKLE, FileKind, file_kind
 from naiad.core.install_advice import install_command
 from naiad.errors import NaiadError
-from naiad.repository.check.onnx_file import onnx_fault
 from naiad.repository.check.onnx_session import session_fault
 from naiad.repository.check.packages import IsInstalled
 from naiad.repository.config.config import ModelConfigFile

@@ -1,7 +1,7 @@
 """Opens an ONNX file with onnxruntime, in a process of its own: a file that is broken in a clever
 way may end the process, and `naiad check` goes on.
 
-In:  the path of a model.onnx that onnx_file.py found nothing wrong with. Out: onnxruntime's reason
+In:  the path of a model.onnx that file_fault.py found nothing wrong with. Out: onnxruntime's reason
      for refusing it; empty if it opens the file, or if nothing can be said.
 Rule: nothing is optimized and nothing is run.
 """

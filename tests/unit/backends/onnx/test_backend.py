@@ -19,7 +19,7 @@ onnxruntime = pytest.importorskip(
 )
 
 from naiad.backends.onnx.backend import OnnxBackend  # noqa: E402
-from naiad.backends.onnx.session import execution_providers, session_options  # noqa: E402
+from naiad.backends.onnx.session import _finding, execution_providers, session_options  # noqa: E402
 from naiad.backends.served_config import read_config  # noqa: E402
 from tests.unit.backends import framework  # noqa: E402
 
@@ -641,3 +641,13 @@ def test_rejects_a_type_without_a_triton_datatype(tmp_path: Path) -> None:
     given = framework.arguments(tmp_path / "m", {})
     with pytest.raises(NaiadError, match="zipmap"):
         complete(read_config(given), Signature([TensorSignature("x", "FP32", [1])], [found]), 4)
+
+
+def test_the_log_gets_what_check_finds_in_a_broken_file(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(onnx_file.identity("FP32", [-1, 4])[:-9])
+    assert _finding(str(tmp_path / "model.onnx")) == (
+        "found: it ends too early: 5 bytes are missing; export or copy the model again"
+    )
+    assert _finding(str(tmp_path)) == ""
+    (tmp_path / "model.onnx").write_bytes(onnx_file.identity("FP32", [-1, 4]))
+    assert _finding(str(tmp_path / "model.onnx")) == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from naiad.repository.check.onnx_file import onnx_fault
+from naiad.backends.onnx.file_fault import onnx_fault
 from naiad.repository.check.onnx_session import session_fault
 from tests import onnx_file
 from tests.onnx_file import Constant, Node, Value
