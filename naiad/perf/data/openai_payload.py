@@ -84,7 +84,8 @@ def make_digest(*, keeps_text: bool, keeps_raw: bool) -> Callable[[Any], TokenCh
     """Returns a function that reads an event of a stream, or (head, body) of a single response."""
 
     def digest(response: Any) -> TokenChunk | None:
-        event: bytes = response[1] if isinstance(response, tuple) else response
+        is_whole = isinstance(response, tuple)
+        event: bytes = response[1] if is_whole else response
         if event == b"[DONE]":
             return None
         try:
@@ -109,7 +110,7 @@ def make_digest(*, keeps_text: bool, keeps_raw: bool) -> Callable[[Any], TokenCh
             usage.prompt_tokens,
             usage.completion_tokens,
             text if keeps_text else "",
-            event if keeps_raw else b"",
+            ((None, event) if is_whole else event) if keeps_raw else b"",
         )
 
     return digest

@@ -37,7 +37,7 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     text: str = ""
     """The text, if a tokenizer counts its tokens later."""
     raw: Any = b""
-    """The response itself, if it is exported."""
+    """The response itself, if it is exported: an event of a stream, or (head, body)."""
 
 
 class Statistic(msgspec.Struct, frozen=True):

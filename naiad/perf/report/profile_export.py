@@ -96,7 +96,9 @@ def _inputs(content: Any) -> dict[str, Any]:
 def _outputs(response: Any, target: LoadTarget) -> dict[str, Any]:
     if isinstance(response, TokenChunk):
         response = response.raw
-    if target.traffic.protocol == "sse":
+    is_event = isinstance(response, bytes) and not target.facts.inputs
+    if target.traffic.protocol == "sse" or (is_event and not target.traffic.is_grpc):
+        response = response[1] if isinstance(response, tuple) else response
         return {"response": f"data: {response.decode('utf-8', 'replace')}\n\n"}
     if target.facts.inputs or target.traffic.is_grpc:
         outputs = grpc_outputs(response) if target.traffic.is_grpc else http_outputs(response)

@@ -154,6 +154,8 @@ def test_an_event_stream_is_recognised_by_its_type(
     (experiment,) = json.loads(export.read_text())["experiments"]
     for request in experiment["requests"]:
         assert len(request["response_timestamps"]) == 7  # role, five words, usage
+        for output in request["response_outputs"]:  # what genai-perf insists on
+            assert output["response"].startswith("data: {")
 
 
 @pytest.mark.parametrize("flags", [[], ["--streaming"]])
