@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help network docs-run test-cluster serve test test-slow test-frontends test-llm model-sweep test-browser test-gpu frameworks check coverage attack fuzz bench image-test deploy-test differential soak mixed-soak proto wheel clean
+.PHONY: help network docs-run test-cluster serve test test-slow test-frontends test-llm model-sweep ecosystem test-browser test-gpu frameworks check coverage attack fuzz bench image-test deploy-test differential soak mixed-soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ docs-run: $(VENV)/.chat $(VENV)/.dev  ## run the blocks of README and docs/ in a
 model-sweep: $(VENV)/.dev  ## a tiny checkpoint of every causal architecture of transformers, or only TYPES="...": right, refused and why, or wrong
 	$(BIN)/python -m pip install -q "torch==2.13.0" -e ".[llm]"
 	$(BIN)/python -W ignore -m tests.unit.llm.model_sweep $(TYPES)
+
+ecosystem: $(VENV)/.dev  ## other people's clients and tools against a server, each in its own environment (pip, npm): NAMES="lm-eval genai-perf" for some
+	$(BIN)/python -m pip install -q "torch==2.13.0" -e ".[llm]"
+	$(BIN)/python -W ignore -m tests.ecosystem.run $(NAMES)
 
 FRONTENDS ?= 2
 test-frontends: $(VENV)/.dev  ## every test that starts a server, slow ones and language models included, with FRONTENDS=2 frontend processes
