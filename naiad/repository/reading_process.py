@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from naiad.errors import NaiadError, invalid_arg, unavailable
+from naiad.machine.process_tree import die_with_parent
 
 LIMIT_S = 600.0
 
@@ -105,7 +106,9 @@ def _failed(
 
 
 def answer(request_type: Any, handle: Any) -> None:
-    """The main function of such a process: reads a request, and writes the result of `handle`."""
+    """The main function of such a process: reads a request, and writes the result of `handle`. The
+    process ends with the thread that waits for it."""
+    die_with_parent(os.getppid())
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=request_type)
     # What libraries print must not mix with the result.
     out = os.dup(1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import lzma
 import os
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -12,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from naiad.errors import Code, NaiadError
+from naiad.machine.process_tree import is_zombie
 from naiad.repository.deploy.draft import DraftLimits, Drafts
 from naiad.repository.reading_process import Limits, Readers
 from naiad.repository.unpacking import UnpackUpload, read_in_process
+from tests.server.gates import eventually
 from tests.unit.repository.deploy.test_upload_check import archive, long_header
 
 
@@ -133,3 +137,26 @@ def test_a_reader_is_limited(tmp_path: Path, limits: Limits, message: str) -> No
     work = UnpackUpload(str(archive), str(tmp_path / "out"), "m.zip", 1 << 30, False)
     with pytest.raises(NaiadError, match=message):
         Readers().run("naiad.repository.unpacking", work, "it", limits)
+
+
+def test_a_reader_ends_with_the_server(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.tar")  # it waits for somebody who writes
+    code = f"""
+import threading, time
+from naiad.repository.reading_process import Readers
+from naiad.repository.unpacking import UnpackUpload
+readers = Readers()
+work = UnpackUpload({str(tmp_path / "m.tar")!r}, {str(tmp_path / "out")!r}, "m.tar", 1, False)
+run = threading.Thread(target=readers.run, args=["naiad.repository.unpacking", work, "it"])
+run.start()
+while not readers._processes:
+    time.sleep(0.001)
+print(next(iter(readers._processes)).pid, flush=True)
+run.join()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        pid = int(server.stdout.readline())
+        eventually((tmp_path / "out").exists, "the reader has begun")
+        server.kill()
+    eventually(lambda: not Path(f"/proc/{pid}").exists() or is_zombie(pid), "the reader ends")
