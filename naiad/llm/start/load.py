@@ -249,7 +249,7 @@ def _load_rounded(
 
 
 def _load_with_transformers(
-    folder: CheckpointFolder, settings: EngineSettings, log: Log | None
+    folder: CheckpointFolder, settings: EngineSettings, log: Log | None = None
 ) -> Engine:
     # transformers takes seconds to import, and is never imported by two threads at once
     import_ahead.join()
