@@ -25,6 +25,7 @@ from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.core.statistics import ModelStatistics
 from naiad.errors import NaiadError, unavailable, unsupported
+from naiad.keys.forwarded import forwarded_refusal
 from naiad.repository.config.config_json import config_to_json
 from naiad.repository.config.override_check import OverrideRights
 from naiad.repository.request_check import check_strings
@@ -55,10 +56,13 @@ class InferenceCore:
         tracing: Tracing | None = None,
         cache: ResponseCache | None = None,
         are_files_allowed: bool = True,
+        are_files_local: bool = False,
         budget: MemoryBudget | None = None,
     ) -> None:
-        """`are_files_allowed` is False if clients may not load models from files of their own."""
+        """`are_files_allowed` is False if clients may not load models from files of their own, and
+        `are_files_local` is True if only clients of this machine may."""
         self.repository = repository
+        self._are_files_local = are_files_local
         self._are_files_allowed = are_files_allowed
         self.cache = cache
         """The response cache, or None if the server has none."""
@@ -313,16 +317,22 @@ class InferenceCore:
         parameters: dict[str, str | bytes],
         caller: str = "",
         identity: Identity | None = None,
+        *,
+        forwarding: str = "",
     ) -> None:
         """Loads or reloads a model.
 
         `parameters` may have `config`, a JSON string, and `file:<path>`, the bytes of a file
         (already base64-decoded). `caller` is the instance whose model asks for the load, if any;
-        `identity` is the key of a client that does.
+        `identity` is the key of a client that does. `forwarding` is the field with which a proxy
+        has shown itself (naiad.keys.forwarded).
         """
         # What a model loads is not checked: its code is trusted already.
-        may_bring_code = self._are_files_allowed or bool(caller)
+        is_foreign = bool(forwarding) and self._are_files_local
+        may_bring_code = bool(caller) or (self._are_files_allowed and not is_foreign)
         if not may_bring_code and any(key.startswith("file:") for key in parameters):
+            if is_foreign and self._are_files_allowed:
+                raise forwarded_refusal(forwarding)
             raise unsupported(
                 "files in load requests are switched off; start the server with "
                 "'--allow-file-override=true' to allow them"

@@ -428,7 +428,8 @@ class Server:
         if "HTTPService" in urls:
             rows.append(("HTTP", f"{http_scheme}://{urls['HTTPService']}"))
             if self._console is not None:
-                rows.append(("Console", f"{http_scheme}://{urls['HTTPService']}/console"))
+                url = f"{http_scheme}://{urls['HTTPService']}/console"
+                rows.append(("Console", self._console.link(url, settings.http_port)))
         if "GRPCInferenceService" in urls:
             rows.append(("gRPC", urls["GRPCInferenceService"]))
         if "Metrics Service" in urls:
@@ -441,7 +442,9 @@ class Server:
                 perf = f"{shell_command()} perf -m {names[0]} -u {urls['HTTPService']}"
                 rows.append(("", perf))
         if rows:
-            log.table(tables.render_table(["Service", "Address"], rows, _columns()))
+            # A link that is broken into two lines cannot be clicked.
+            columns = max(_columns(), max(len(address) for _, address in rows) + 30)
+            log.table(tables.render_table(["Service", "Address"], rows, columns), is_secret=True)
 
     def _print_tables(self) -> None:
         settings = self._settings

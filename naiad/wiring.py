@@ -27,6 +27,7 @@ from naiad.core.model_spec import ServerMetadata
 from naiad.core.request import InferRequest
 from naiad.core.response import ResponseStream
 from naiad.errors import Code, NaiadError, internal, unsupported
+from naiad.files.console_link import abandoned_token
 from naiad.frontend_process.automatic import automatic_count
 from naiad.frontend_process.frontends import Frontends
 from naiad.frontend_process.launcher import LauncherProcess, start_launcher
@@ -49,6 +50,7 @@ from naiad.keys.key_file import KeyFile
 from naiad.keys.key_table import KeyTable
 from naiad.keys.key_watch import KeyWatch
 from naiad.keys.keys import Keys
+from naiad.keys.local_gate import LocalGuard
 from naiad.keys.token.claims import ClaimNames, TokenRules
 from naiad.keys.token.key_set_watch import KeySetWatch, check_location
 from naiad.keys.usage_file import UsageFile, usage_path
@@ -187,6 +189,11 @@ def are_files_allowed(settings: Settings) -> bool:
     return settings.allow_file_override == "true"
 
 
+def is_only_local(settings: Settings) -> bool:
+    """Code comes from the server's own user on this machine only."""
+    return not has_keys(settings) and settings.allow_file_override != "true"
+
+
 def build_keys(settings: Settings) -> Keys | None:
     """Returns None where nobody needs an API key. Raises NaiadError for a key file that cannot be
     read."""
@@ -286,7 +293,11 @@ def build_console(
                 server_name=settings.id,
             ),
             addresses=_own_addresses(settings),
-            only_own_user_deploys=keys is None and settings.allow_file_override == "auto",
+            local=None
+            if keys is not None
+            else LocalGuard(
+                only_own_user=is_only_local(settings), token=abandoned_token(settings.http_port)
+            ),
         ),
         core.tracing,
         Deployer(
@@ -526,6 +537,7 @@ def build_core(
         tracing=build_tracing(settings),
         cache=cache,
         are_files_allowed=are_files_allowed(settings),
+        are_files_local=is_only_local(settings),
         budget=budget or MemoryBudget(memory_bytes(settings)),
     )
     services.core = core

@@ -268,6 +268,11 @@ naiad.add_command(
 naiad.add_command(
     LazyCommand("generate", "naiad.chat.command:generate", "Let a language model continue a text.")
 )
+naiad.add_command(
+    LazyCommand(
+        "console", "naiad.tools.console_command", "Print the link to the console of a server."
+    )
+)
 naiad.add_command(LazyCommand("key", "naiad.tools.key_command", "Manage API keys."))
 naiad.add_command(
     LazyCommand("cluster", "naiad.cluster.command", "Serve models on many machines, with Ray.")

@@ -66,13 +66,19 @@ def respond_asset(exchange: Exchange, name: str) -> None:
 def page_entries() -> list[Entry]:
     """The routes of the pages, which are open to everybody and contain no data."""
     return [
-        Entry("GET", "/console/?", PAGE, simple(_index)),
+        Entry("GET", "/console", PAGE, simple(_index)),
+        Entry("GET", "/console/", PAGE, simple(_redirect)),
         Entry("GET", "/console/static/(?P<name>[^/]+)", PAGE, simple(_asset)),
     ]
 
 
 def _index(exchange: Exchange, _names: Names) -> None:
     respond_asset(exchange, "index.html")
+
+
+def _redirect(exchange: Exchange, _names: Names) -> None:
+    """The page names its files relative to /console, so that it works below any path."""
+    exchange.respond(308, b"Location: ../console\r\n")
 
 
 def _asset(exchange: Exchange, names: Names) -> None:

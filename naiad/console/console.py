@@ -4,7 +4,8 @@ In:  the core's repository, the guard, and the options. Out: entries for the rou
      endpoint. Everything else that a page does is a request that any script can make: /v2, /v1 and
      /key.
 Rule: pages are open to everybody and contain no data. Every route with data has an API class, and
-      the one guard decides.
+      the one guard decides. Without keys, `LocalGuard` decides about every route that writes,
+      starts something or reads files.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -32,18 +34,22 @@ from naiad.console.model_reading import CounterValues, ModelReading, read_models
 from naiad.console.process_reading import read_process
 from naiad.console.sessions import SessionOptions, Sessions
 from naiad.console.traces import TraceRoutes
-from naiad.errors import invalid_arg
-from naiad.frontends.http.response import respond_error
+from naiad.errors import NaiadError, invalid_arg
+from naiad.files.console_link import write_link
+from naiad.frontends.http.response import refuse_v2, respond_error
 from naiad.frontends.http.routes import Entry, Names, simple
 from naiad.keys.account import Account
 from naiad.keys.api_class import KEYS, LOGGING, STATISTICS
 from naiad.keys.guard import Guard
+from naiad.keys.local_gate import LocalGuard
 from naiad.metrics.host import HostReading
 from naiad.repository.deploy.deployer import Deployer
 from naiad.repository.repository import Repository
 from naiad.trace.tracing import Tracing
 from naiad.transport.http1.exchange import Exchange
+from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import JSON_TYPE
+from naiad.transport.http1.route import Route
 
 PAGES = ("models", "deploy", "playground", "watch", "measure", "keys")
 SEED_MAX_AGE_S = 15.0
@@ -53,8 +59,8 @@ _PRIVATE = JSON_TYPE + b"Cache-Control: no-store\r\n"
 class ConsoleOptions(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionOptions = SessionOptions(pages=PAGES)
     addresses: Addresses = Addresses()
-    only_own_user_deploys: bool = False
-    """Other users of this machine may not bring models."""
+    local: LocalGuard | None = None
+    """Who may change something, where nobody needs a key; None lets everybody."""
 
 
 class KeyUsage(msgspec.Struct, frozen=True):
@@ -84,7 +90,9 @@ class Console:
         self._is_ready = is_ready
         self._values = values
         self._guard = guard
-        self._sessions = Sessions(guard, options.session)
+        self._local = options.local
+        self._link: Path | None = None
+        self._sessions = Sessions(guard, options.session, options.local)
         self._started_s = time.time()
         self._history = History()
         self._key_history = KeyHistory()
@@ -94,11 +102,7 @@ class Console:
         self._tasks: set[asyncio.Task[None]] = set()
         self._deployer = deployer
         self._deploy_routes = DeployRoutes(
-            repository,
-            deployer,
-            self._log_tail,
-            self._run,
-            only_own_user=options.only_own_user_deploys,
+            repository, deployer, self._log_tail, self._run, options.local
         )
         self._measure = MeasureRoutes(
             repository, guard, options.addresses, self._deploy_routes.edit_config, self._run
@@ -111,10 +115,27 @@ class Console:
         """Set by the server once the metrics exist."""
 
     def entries(self) -> list[Entry]:
-        api = "/console/api"
         return [
             *page_entries(),
             *self._sessions.entries(),
+            *(self._guarded(entry) for entry in self._data_entries()),
+        ]
+
+    def _guarded(self, entry: Entry) -> Entry:
+        local = self._local
+        if local is None or (entry.method == "GET" and not entry.reads_files):
+            return entry
+
+        def build(head: Head, names: Names) -> Route:
+            route = entry.build(head, names)
+            route.gate, route.refuse = local.gate(head.headers), refuse_v2
+            return route
+
+        return msgspec.structs.replace(entry, build=build)
+
+    def _data_entries(self) -> list[Entry]:
+        api = "/console/api"
+        return [
             Entry("GET", f"{api}/state", STATISTICS, simple(self._state)),
             Entry("GET", f"{api}/events", STATISTICS, simple(self._events)),
             Entry("GET", f"{api}/history/(?P<model>[^/]+)", STATISTICS, simple(self._show_history)),
@@ -128,6 +149,18 @@ class Console:
         ]
 
     # The life of the console.
+
+    def link(self, url: str, port: int) -> str:
+        """The address of the console, as whoever started the server opens it. `naiad console`
+        prints it, too. A log that others may read gets it without the token."""
+        if self._local is None:
+            return url
+        link = f"{url}#token={self._local.token}"
+        try:
+            self._link = write_link(link, self._local.token, port)
+        except (NaiadError, OSError) as error:
+            log.warning(f"'naiad console' will not find this server: {error}")
+        return link if log.is_private() else url
 
     def start(self) -> None:
         """Called before the repository is read."""
@@ -153,6 +186,8 @@ class Console:
 
     def stop(self) -> None:
         """Ends the streams, which would keep the server from stopping."""
+        if self._link is not None:
+            self._link.unlink(missing_ok=True)
         log.observe(None)
         self.live.stop()
         self._measure.stop()

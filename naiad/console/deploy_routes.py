@@ -8,8 +8,6 @@ Rule: everything needs the scope `model-repository`, for the model that the path
 from __future__ import annotations
 
 import asyncio
-import os
-import pwd
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -28,7 +26,8 @@ from naiad.frontends.http.response import respond_when_done
 from naiad.frontends.http.routes import Entry, Names, simple
 from naiad.ipc.completion_request import Example
 from naiad.keys.api_class import MODEL_REPOSITORY
-from naiad.machine.peer_user import tcp_user
+from naiad.keys.local_gate import LocalGuard
+from naiad.keys.secret import PAGE_HEADER
 from naiad.repository.check.packages import is_installed
 from naiad.repository.deploy.catalogue import CatalogueItem, catalogue
 from naiad.repository.deploy.deployer import Deployer
@@ -99,12 +98,11 @@ class DeployRoutes:
         deployer: Deployer | None,
         log_tail: LogTail,
         start: Callable[[Coroutine[Any, Any, None]], None],
-        *,
-        only_own_user: bool = False,
+        local: LocalGuard | None = None,
     ) -> None:
-        """`deployer` is None where deploying is switched off. `start` runs a task.
-        `only_own_user` keeps other users of this machine from deploying."""
-        self._only_own_user = only_own_user
+        """`deployer` is None where deploying is switched off. `start` runs a task. `local` tells a
+        form who may deploy."""
+        self._local = local
         self._repository = repository
         self._deployer = deployer
         self._start = start
@@ -121,11 +119,11 @@ class DeployRoutes:
             Entry("GET", f"{api}/deploy", scope, simple(self._info)),
             Entry("POST", f"{api}/inspect", scope, simple(self._inspect, body)),
             Entry("POST", f"{api}/drafts", scope, simple(self._create_draft, body)),
-            Entry("GET", draft, scope, simple(self._show_draft)),
+            Entry("GET", draft, scope, simple(self._show_draft), reads_files=True),
             Entry("DELETE", draft, scope, simple(self._remove_draft, body)),
             Entry("PUT", f"{draft}/file", scope, simple(self._write_file, MAX_PIECE_BYTES)),
             Entry("DELETE", f"{draft}/file", scope, simple(self._remove_file, body)),
-            Entry("GET", f"{model}/form", scope, simple(self._form)),
+            Entry("GET", f"{model}/form", scope, simple(self._form), reads_files=True),
             Entry("POST", f"{model}/preview", scope, simple(self._preview, body)),
             Entry("POST", f"{model}/deploy", scope, simple(self._deploy, body)),
             Entry("GET", f"{model}/deploy", scope, simple(self._show_deployment)),
@@ -153,31 +151,11 @@ class DeployRoutes:
     def _build(self, log_tail: LogTail, name: str, spec: Any, address: str) -> Deployment:
         return Deployment(name, spec, self._require_deployer(), self._repository, log_tail, address)
 
-    def _require_deployer(self, exchange: Exchange | None = None) -> Deployer:
-        """`exchange` is that of a client who brings a model. Raises NaiadError. Blocks, where the
-        client's user counts."""
+    def _require_deployer(self) -> Deployer:
+        """Raises NaiadError."""
         if self._deployer is None:
             raise NaiadError(Code.PERMISSION_DENIED, _OFF)
-        reason = "" if exchange is None else self._foreign_user(exchange)
-        if reason:
-            raise NaiadError(Code.PERMISSION_DENIED, reason)
         return self._deployer
-
-    def _foreign_user(self, exchange: Exchange) -> str:
-        """Why the client may not bring a model; empty if it may. A model is code that runs as the
-        server's user, and every user of the machine reaches a port of it."""
-        if not self._only_own_user:
-            return ""
-        ends = exchange.ends
-        user = None if ends is None else tcp_user(*ends)
-        if user in (0, os.geteuid()):
-            return ""
-        whom = "another machine or container" if user is None else f"the user {_user_name(user)}"
-        return (
-            f"a model is code that runs as the user {_user_name(os.geteuid())}, and this request "
-            f"comes from {whom}. Start the server with --api-key-file to let others deploy, or "
-            "with --allow-file-override=true to let everybody who can reach it"
-        )
 
     # What there is.
 
@@ -185,7 +163,8 @@ class DeployRoutes:
         def read() -> DeployInfo:
             deployer = self._deployer
             places = [] if deployer is None else deployer.places()
-            reason = self._foreign_user(exchange)
+            refusal = self._local and self._local.gate(exchange.head.headers).enter(exchange.peer)
+            reason = refusal.message if refusal else ""
             if deployer is None:
                 reason = _OFF
             elif not any(place.is_writable for place in places):
@@ -218,7 +197,7 @@ class DeployRoutes:
             body = _decode(exchange, _Inspection)
             if body.source.kind == "repository":
                 raise invalid_arg("source: GET /console/api/models/NAME/form shows a model")
-            return self._require_deployer(exchange).inspect(body.source, body.examples)
+            return self._require_deployer().inspect(body.source, body.examples)
 
         self._thread(exchange, work)
 
@@ -228,9 +207,11 @@ class DeployRoutes:
     # Uploads.
 
     def _create_draft(self, exchange: Exchange, _names: Names) -> None:
+        owner = "" if exchange.identity is None else exchange.identity.key_id
+
         def work() -> Any:
             location = _decode(exchange, _NewDraft).repository
-            return self._require_deployer(exchange).new_drafts(location).create()
+            return self._require_deployer().new_drafts(location).create(owner)
 
         self._thread(exchange, work)
 
@@ -251,7 +232,7 @@ class DeployRoutes:
         draft, query = names["draft"], _query(exchange)
 
         def work() -> Any:
-            drafts = self._require_deployer(exchange).drafts(draft)
+            drafts = self._require_deployer().drafts(draft)
             offset, size = _number(query, "offset"), _number(query, "size")
             return drafts.write(draft, query.get("path", ""), offset, size, exchange.body)
 
@@ -268,16 +249,15 @@ class DeployRoutes:
     def _preview(self, exchange: Exchange, names: Names) -> None:
         def work() -> Any:
             spec = decode_spec(bytes(exchange.body))
-            return self._require_deployer().preview(names["model"], spec, _address(exchange))
+            return self._require_deployer().preview(names["model"], spec, self._address(exchange))
 
         self._thread(exchange, work)
 
     def _deploy(self, exchange: Exchange, names: Names) -> None:
         async def work() -> Any:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, self._require_deployer, exchange)
+            self._require_deployer()
             spec = decode_spec(bytes(exchange.body))
-            return self._deployments.begin(names["model"], spec, _address(exchange)).status()
+            return self._deployments.begin(names["model"], spec, self._address(exchange)).status()
 
         self._respond(exchange, work())
 
@@ -312,12 +292,14 @@ class DeployRoutes:
 
         self._start(respond_when_done(exchange, work, respond))
 
-
-def _user_name(user: int) -> str:
-    try:
-        return f"'{pwd.getpwuid(user).pw_name}'"
-    except KeyError:
-        return str(user)
+    def _address(self, exchange: Exchange) -> str:
+        """The server as the client calls it, for curl."""
+        address = f"http://{exchange.header('host') or '127.0.0.1:8000'}"
+        if self._local is not None:
+            return f'-H "{PAGE_HEADER}: $(naiad console --token)" {address}'
+        if exchange.identity is None:
+            return address
+        return f'-H "Authorization: Bearer $NAIAD_API_KEY" {address}'
 
 
 async def _empty(work: Awaitable[None]) -> dict[str, str]:
@@ -343,11 +325,3 @@ def _number(query: dict[str, str], name: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise invalid_arg(f"{name}: expected a number of bytes, not '{text[:40]}'")
     return int(text)
-
-
-def _address(exchange: Exchange) -> str:
-    """The server as the client calls it, for curl."""
-    address = f"http://{exchange.header('host') or '127.0.0.1:8000'}"
-    if exchange.identity is None:
-        return address
-    return f'-H "Authorization: Bearer $NAIAD_API_KEY" {address}'

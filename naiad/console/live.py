@@ -100,7 +100,7 @@ class Live:
     async def snapshot(self, identity: Identity | None) -> Snapshot:
         """The state now, for a script."""
         self._names = sorted(await self._read_names())
-        return Snapshot(self._clock_s(), self._read_server(), _visible(self._rows(), identity))
+        return Snapshot(self._clock_s(), self._read_server(), visible_rows(self._rows(), identity))
 
     def subscribe(self, exchange: Exchange) -> None:
         subscriber = Subscriber(exchange)
@@ -181,7 +181,7 @@ class Live:
             return
         if subscriber.is_paused:
             return
-        visible = _visible(rows, None if admission is None else admission.identity)
+        visible = visible_rows(rows, None if admission is None else admission.identity)
         shown = {row.name: row for row in visible}
         before = subscriber.shown
         snapshot = Snapshot(self._clock_s(), server, visible)
@@ -193,12 +193,12 @@ class Live:
         exchange.send_chunk(_event("state", snapshot))
 
 
-def _visible(rows: list[ModelRow], identity: Identity | None) -> list[ModelRow]:
+def visible_rows(rows: list[ModelRow], identity: Identity | None) -> list[ModelRow]:
     """What a key may see. Reasons and models that do not serve belong to the index, so they need
     its scope."""
     if identity is None:
         return rows
-    rows = [row for row in rows if identity.may_see(row.name)]
+    rows = [_without_hidden_steps(row, identity) for row in rows if identity.may_see(row.name)]
     if MODEL_REPOSITORY in identity.scopes:
         return rows
     return [
@@ -206,6 +206,11 @@ def _visible(rows: list[ModelRow], identity: Identity | None) -> list[ModelRow]:
         for row in rows
         if row.platform
     ]
+
+
+def _without_hidden_steps(row: ModelRow, identity: Identity) -> ModelRow:
+    steps = [step for step in row.steps if identity.may_see(step.model)]
+    return row if len(steps) == len(row.steps) else msgspec.structs.replace(row, steps=steps)
 
 
 def _event(name: str, data: object) -> bytes:

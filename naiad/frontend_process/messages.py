@@ -172,6 +172,9 @@ class Peer(msgspec.Struct, array_like=True, frozen=True):
     address: str = ""
     certificate: bytes = b""
     """What the ssl module shows of the client's certificate, as JSON; empty without one."""
+    port: int = 0
+    server: tuple[str, int] | None = None
+    """The server's end of the connection."""
 
 
 class Abandon(Message, tag=101):

@@ -19,10 +19,13 @@ def describe_peer(transport: asyncio.BaseTransport | None) -> Peer:
     if transport is None:
         return Peer()
     name = transport.get_extra_info("peername")
+    own = transport.get_extra_info("sockname")
     certificate = transport.get_extra_info("peercert")
     return Peer(
         str(name[0]) if isinstance(name, tuple) and name else "",
         msgspec.json.encode(certificate) if certificate else b"",
+        int(name[1]) if isinstance(name, tuple) and name else 0,
+        (str(own[0]), int(own[1])) if isinstance(own, tuple) and own else None,
     )
 
 
@@ -32,7 +35,8 @@ class RemotePeer(asyncio.BaseTransport):
     def __init__(self, peer: Peer) -> None:
         super().__init__(
             {
-                "peername": (peer.address, 0),
+                "peername": (peer.address, peer.port),
+                "sockname": peer.server,
                 "peercert": _tuples(msgspec.json.decode(peer.certificate))
                 if peer.certificate
                 else None,
@@ -51,7 +55,7 @@ class TunnelTransport:
         return getattr(self._transport, name)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        if name in ("peername", "peercert"):
+        if name in ("peername", "sockname", "peercert"):
             return self._peer.get_extra_info(name, default)
         return self._transport.get_extra_info(name, default)
 

@@ -101,6 +101,7 @@ class ModelControl(Protocol):
         parameters: dict[str, str | bytes],
         *,
         identity: Identity | None = None,
+        forwarding: str = "",
     ) -> None: ...
 
     async def unload_model(self, name: str, *, unload_dependents: bool) -> None: ...

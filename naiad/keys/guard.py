@@ -22,11 +22,13 @@ from naiad.keys.api_class import METRICS, OPEN_BY_DEFAULT, PAGE, UNCLASSIFIED, c
 from naiad.keys.certificate import peer_certificate, read_names
 from naiad.keys.key_table import MISSING, Finding, KeyTable
 from naiad.keys.secret import MAX_TOKEN_BYTES, Credential, read_credential
-from naiad.keys.session import read_session
+from naiad.keys.session import NewSession, read_session
+from naiad.machine.peer_user import transport_user
 
 AUTHORIZATION = "authorization"
 API_KEY_HEADER = "x-api-key"
 _BEARER = b"bearer "
+_FOREIGN_SESSION = "the session belongs to another user of the server's machine; sign in"
 MAX_CERTIFICATES = 1000
 """How many certificates are remembered for one request head."""
 
@@ -67,15 +69,17 @@ class Guard:
         hidden: NaiadError | None = None,
         *,
         counts_tokens: bool = False,
+        changes: bool = True,
     ) -> Gate | CertificateGate | None:
         """Returns None for an API that is open. `header` reads a header of the request by its
         lower-case name. `hidden` is the error for a model that the key may not see.
-        `counts_tokens` is True for an endpoint that reports the tokens of its requests."""
+        `counts_tokens` is True for an endpoint that reports the tokens of its requests. `changes`
+        is False for a request that only reads."""
         check_class(api, "a request")
         api = scope_of(api)
         if api in self._open_apis:
             return None
-        credential = self._credential(header)
+        credential = self._credential(header, changes=changes)
 
         def build(credential: Credential | None) -> Gate:
             return Gate(self, api, credential, model_name, hidden, counts_tokens)
@@ -102,20 +106,31 @@ class Guard:
         if self.on_refused is not None:
             self.on_refused(key_id, facts, error)
 
-    def identify(self, header: Callable[[str], bytes | None]) -> Finding | None:
+    def identify(
+        self,
+        header: Callable[[str], bytes | None],
+        peer: BaseTransport | None = None,
+        *,
+        changes: bool = False,
+    ) -> Finding | None:
         """Returns the owner of a request's key, for pages that are open to everybody. None without
         a key."""
-        credential = self._credential(header)
-        return None if credential is None else self.table.find(credential)
+        credential = self._credential(header, changes=changes)
+        finding = None if credential is None else self.table.find(credential)
+        if finding is not None and not _is_of(finding.user, peer):
+            return Finding(reason=_FOREIGN_SESSION)
+        return finding
 
-    def open_session(self, header: Callable[[str], bytes | None]) -> str:
-        """Returns the token of a session that stands for the key of a request which the guard has
-        let in."""
+    def open_session(self, header: Callable[[str], bytes | None], identity: Identity) -> NewSession:
+        """Opens a session for a process of the server, which stands for the key of a request that
+        the guard has let in."""
         credential = self._credential(header)
         assert credential is not None
-        return self.table.open_session(credential)
+        return self.table.open_session(credential, identity.key_id)
 
-    def _credential(self, header: Callable[[str], bytes | None]) -> Credential | None:
+    def _credential(
+        self, header: Callable[[str], bytes | None], *, changes: bool = False
+    ) -> Credential | None:
         """None if the request has no key. Where several headers could hold one, a key of ours
         counts before a signed token, and that before any other text. A session of the console
         counts if there is no header with a key."""
@@ -133,7 +148,7 @@ class Guard:
         signed = [credential for credential in credentials if credential.signed_token]
         if credentials:
             return next(iter(ours or signed or credentials))
-        return read_session(header("cookie") or b"", header("host") or b"")
+        return read_session(header, changes=changes)
 
 
 class Gate:
@@ -151,6 +166,7 @@ class Gate:
         "_model_name",
         "_plain",
         "_refusal",
+        "_user",
         "_valid_until_s",
     )
 
@@ -173,6 +189,7 @@ class Gate:
         self._key_id = ""
         """The key whose secret the client knows, whether it is valid or not."""
         self._valid_until_s: float | None = None
+        self._user: int | None = None
         self._refusal: NaiadError | None = None
         self._account: Account | None = None
         self._plain: Admission | None = None
@@ -180,7 +197,7 @@ class Gate:
 
     def enter(self, peer: BaseTransport | None = None) -> Admission | NaiadError:
         """One more request, from `peer`. The error says why it is refused."""
-        admission = self.check()
+        admission = self.check(peer)
         if isinstance(admission, NaiadError):
             return self._refuse(admission, peer)
         account = self._account
@@ -209,6 +226,8 @@ class Gate:
         account, plain = self._account, self._plain
         if account is None or plain is None or not self.is_current or self._refusal is not None:
             return None
+        if self._user is not None:
+            return None
         if model_name and not plain.identity.may_see(model_name):
             return None
         if account.is_plain:
@@ -234,6 +253,8 @@ class Gate:
         """Like `enter`, but nothing is counted: a stream may be opened."""
         if not self.is_current:
             self._resolve()
+        if not _is_of(self._user, peer):
+            return NaiadError(Code.UNAUTHENTICATED, _FOREIGN_SESSION)
         if self._refusal is not None:
             return self._refusal
         assert self._plain is not None
@@ -242,13 +263,14 @@ class Gate:
     def _resolve(self) -> None:
         guard = self._guard
         self._generation = guard.table.generation
-        self._account = self._plain = self._valid_until_s = None
+        self._account = self._plain = self._valid_until_s = self._user = None
         if self._credential is None:
             self._refusal = NaiadError(Code.UNAUTHENTICATED, MISSING)
             return
         finding = guard.table.find(self._credential)
         self._key_id = finding.key_id
         self._valid_until_s = finding.valid_until_s
+        self._user = finding.user
         if finding.identity is None:
             self._refusal = NaiadError(Code.UNAUTHENTICATED, finding.reason)
             return
@@ -340,6 +362,11 @@ Entrance: TypeAlias = Gate | CertificateGate | ClosedGate
 def unknown_model(name: str) -> NaiadError:
     """Triton's error for a model that does not exist."""
     return NaiadError(Code.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+
+
+def _is_of(user: int | None, peer: BaseTransport | None) -> bool:
+    """`user` is None for what belongs to nobody on this machine."""
+    return user is None or transport_user(peer) == user
 
 
 def _address(peer: BaseTransport | None) -> str:

@@ -6,6 +6,8 @@ Rule: every function is pure: a document goes in, a new one comes out, and error
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,8 +18,13 @@ from naiad.keys.api_class import DEFAULT_SCOPES
 from naiad.keys.key import ApiKey, KeyDocument, PreviousSecret, check_key
 from naiad.keys.secret import PREFIX, hash_secret, new_id, new_secret, token_text
 
+_CLASS = re.compile(r"\[!?+\]?+[^\]]*\]")
+"""A set of characters, as fnmatch reads it."""
 DEFAULT_GRACE = timedelta(hours=24)
 MAX_KEYS = 100_000
+MAX_METADATA_BYTES = 4096
+MAX_NAMES_BYTES = 16_384
+"""What all patterns of a key, or all its subjects, may have together."""
 
 
 class NewKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +69,7 @@ def create(document: KeyDocument, wanted: NewKey, now: datetime) -> Issued:
         **msgspec.structs.asdict(wanted),
     )
     check_key(key)
+    _check_new(key, NewKey.__struct_fields__)
     _check_active_name(document, key)
     _check_subjects(document, key)
     return Issued(
@@ -74,6 +82,7 @@ def create(document: KeyDocument, wanted: NewKey, now: datetime) -> Issued:
 def update(document: KeyDocument, key: ApiKey, fields: dict[str, Any]) -> KeyDocument:
     changed = msgspec.structs.replace(key, **fields)
     check_key(changed)
+    _check_new(changed, fields)
     _check_subjects(document, changed)
     return _replace(document, changed)
 
@@ -117,6 +126,23 @@ def find(document: KeyDocument, text: str) -> ApiKey:
         ids = ", ".join(key.id for key in active)
         raise invalid_arg(f"several keys have the name '{text}': {ids}; use the id")
     raise not_found(f"there is no key '{key_id}'; `naiad key list` shows all keys")
+
+
+def _check_new(key: ApiKey, fields: Iterable[str]) -> None:
+    """What only new values must keep: a key file may have older ones, and must stay readable."""
+    limits = {"metadata": MAX_METADATA_BYTES, "models": MAX_NAMES_BYTES}
+    limits["client_subjects"] = MAX_NAMES_BYTES
+    for field in limits.keys() & set(fields):
+        num_bytes = len(msgspec.json.encode(getattr(key, field)))
+        if num_bytes > limits[field]:
+            raise invalid_arg(
+                f"{field}: {num_bytes} bytes as JSON, expected at most {limits[field]}"
+            )
+    for pattern in key.models if "models" in fields else ():
+        if "[" in _CLASS.sub("", pattern):
+            raise invalid_arg(
+                f"models: '{pattern}' has a '[' without its ']'; write '[[]' for the character"
+            )
 
 
 def _check_active_name(document: KeyDocument, key: ApiKey) -> None:

@@ -19,10 +19,14 @@ from naiad.core.identity import Identity
 from naiad.keys.api_class import KEYS, SCOPES
 from naiad.keys.certificate import CertificateNames
 from naiad.keys.key import ApiKey, KeyDocument
-from naiad.keys.secret import Credential, hash_secret
-from naiad.keys.session import Session, Sessions
+from naiad.keys.secret import PAGE_HEADER, Credential, hash_secret
+from naiad.keys.session import NewSession, Session, Sessions
 
 MISSING = "an API key is required: send the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+NO_PAGE_SECRET = (
+    f"a request that changes something needs more than the cookie of a session: the header "
+    f"'{PAGE_HEADER}' with the secret that the page got when it signed in; sign in again"
+)
 _NO_HASH = b"\0" * 32
 
 
@@ -34,6 +38,8 @@ class Finding(msgspec.Struct, frozen=True):
     """The key, if the client knows its secret."""
     valid_until_s: float | None = None
     """When the same credential must be looked up again, on the clock of time.time()."""
+    user: int | None = None
+    """The user of this machine to whom the session belongs, if it belongs to one."""
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -102,7 +108,7 @@ class KeyTable:
     def find(self, credential: Credential) -> Finding:
         """Compares in constant time, also for ids that do not exist."""
         if credential.session_hash:
-            return self._find_session(credential.session_hash)
+            return self._find_session(credential)
         if credential.certificate is not None:
             return self._find_certificate(credential.certificate)
         for hash, identity in self._static:
@@ -136,25 +142,32 @@ class KeyTable:
         shown = ", ".join(f"'{name}'" for name in certificate.names)
         return Finding(reason=f"no API key is for the client certificate {shown}; {MISSING}")
 
-    def open_session(self, credential: Credential) -> str:
-        """Returns the token of a session that stands for the key. The caller has found the key."""
-        return self._sessions.open(credential)
+    def open_session(
+        self, credential: Credential, key_id: str, user: int | None = None
+    ) -> NewSession:
+        """Opens a session that stands for the key. The caller has found the key."""
+        self.generation += 1  # it may end an older one; only this process knows sessions
+        return self._sessions.open(credential, key_id, user)
 
     def close_session(self, session_hash: bytes) -> None:
         self._sessions.close(session_hash)
         self.change()
 
-    def _find_session(self, session_hash: bytes) -> Finding:
-        session: Session | None = self._sessions.find(session_hash)
+    def _find_session(self, credential: Credential) -> Finding:
+        session: Session | None = self._sessions.find(credential.session_hash)
         if session is None:
             return Finding(reason="the session has ended; sign in again")
+        if credential.page_hash and not hmac.compare_digest(
+            credential.page_hash, session.page_hash
+        ):
+            return Finding(reason=NO_PAGE_SECRET)
         finding = self.find(session.credential)
         if finding.identity is None:
             return finding
         until_s = session.end_s
         if finding.valid_until_s is not None:
             until_s = min(until_s, finding.valid_until_s)
-        return msgspec.structs.replace(finding, valid_until_s=until_s)
+        return msgspec.structs.replace(finding, valid_until_s=until_s, user=session.user)
 
     def _judge(self, record: _Record, *, is_current: bool) -> Finding:
         key, now_s = record.key, self._clock_s()

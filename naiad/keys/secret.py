@@ -16,6 +16,8 @@ import msgspec
 from naiad.keys.certificate import CertificateNames
 
 PREFIX = "sk-naiad-"
+PAGE_HEADER = "x-naiad-console"
+"""What a page of the console proves itself with, beside its cookie."""
 ID_CHARS = 8
 _ALPHABET = string.ascii_lowercase + string.digits
 _SECRET_BYTES = 32
@@ -36,7 +38,9 @@ class Credential(msgspec.Struct, frozen=True):
     token_hash: bytes
     """The hash of the whole text, for keys of `--api-key`, which may be any text."""
     session_hash: bytes = b""
-    """The hash of a session's token (naiad.keys.session). The other fields are empty then."""
+    """The hash of a session's token (naiad.keys.session). Most other fields are empty then."""
+    page_hash: bytes = b""
+    """The hash of the page's own secret, where a request with a session needs it."""
     signed_token: bytes = b""
     """The whole text if it looks like a signed token (naiad.keys.token), which is verified again
     when the keys of its issuer change. Empty otherwise."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -166,12 +167,26 @@ def is_verbose(level: int) -> bool:
     return level <= settings.log_verbose_level
 
 
-def table(text: str) -> None:
-    """Logs a start-up table, unquoted and on lines of its own.
+def is_private() -> bool:
+    """False if the lines go to a file that other users may read."""
+    try:
+        mode = os.fstat(_descriptor(INFO)).st_mode
+    except OSError:
+        return True
+    return not (stat.S_ISREG(mode) and mode & 0o077)
+
+
+def table(text: str, *, is_secret: bool = False) -> None:
+    """Logs a start-up table, unquoted and on lines of its own. `observe` does not see one that is
+    secret.
 
     naiad.tables makes sure that its cells contain no control characters.
     """
-    if settings.log_json:
+    if settings.log_json and is_secret:
+        line = _text(INFO, text, __file__, 0, os.getpid(), time.time_ns())
+        if settings.log_info:
+            _writer.put(_descriptor(INFO), line)
+    elif settings.log_json:
         info(text)
     elif settings.log_info:
         frame = sys._getframe(1)

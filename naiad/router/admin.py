@@ -29,6 +29,7 @@ from naiad.frontends.http.browser_check import BrowserCheck
 from naiad.frontends.http.response import respond_error, respond_json
 from naiad.frontends.http.routes import Entry, Names, RouteBuilder, simple
 from naiad.keys.api_class import MODEL_REPOSITORY, STATISTICS
+from naiad.keys.forwarded import forwarding_field
 from naiad.router.breaker import BreakerState
 from naiad.router.config import NodeSpec, ReplicaSpec
 from naiad.router.core import RouterCore
@@ -70,11 +71,13 @@ class AdminApi:
     def _route(self, handle: Callable[[Exchange, Names], None]) -> RouteBuilder:
         def guarded(exchange: Exchange, names: Names) -> None:
             try:
-                if self._is_local_only and not _is_loopback(exchange.peer_host):
+                field = forwarding_field(exchange.head.headers)
+                if self._is_local_only and (field or not _is_loopback(exchange.peer_host)):
                     raise NaiadError(
                         Code.PERMISSION_DENIED,
-                        "the admin API is open to clients on the router's machine only: use "
-                        "--api-key-file, or --remote-admin to open it to everybody",
+                        "the admin API is open to clients on the router's machine only"
+                        + (f", and the field '{field}' is that of a proxy" if field else "")
+                        + ": use --api-key-file, or --remote-admin to open it to everybody",
                     )
                 if self._is_local_only and not self._browser_check.is_own_host(exchange.head):
                     # A page whose name was made to point to this machine would act as the operator.

@@ -1041,8 +1041,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "Let load requests bring files of the model ('file:' parameters) and any config, which "
             "may run code, and models be deployed in the console. Without it, a config may change "
             "counts, batching and queues only. auto allows it if the server requires "
-            "API keys or listens on this machine only; without keys, the console accepts models of "
-            "the server's own user and of root only.",
+            "API keys or listens on this machine only; without keys, nothing then comes through a "
+            "proxy, and the console accepts models of the server's own user and of root only.",
             parse=value.choice("allow-file-override", "auto", "true", "false"),
             metavar="auto|true|false",
             default_text="auto; tritonserver: true",

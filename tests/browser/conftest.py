@@ -78,9 +78,14 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
     contexts: list[Any] = []
     problems: list[str] = []
 
-    def open_page(server: Server, path: str = "", **options: Any) -> Page:
+    def open_page(
+        server: Server, path: str = "", *, has_token: bool = True, **options: Any
+    ) -> Page:
         context = browser.new_context(**options)
         context.grant_permissions(["clipboard-read", "clipboard-write"])
+        token = server.console_headers().get("x-naiad-console") if has_token else None
+        if token:
+            context.add_init_script(f"localStorage.setItem('naiad-console', '{token}')")
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))

@@ -173,7 +173,8 @@ def test_without_a_session_or_with_a_wrong_scope_requests_are_refused(
     page = open_page(guarded.server, "models")
     ask = (
         "async path => (await fetch(path, {method: 'POST', body: '{}', "
-        "headers: {'Content-Type': 'application/json'}})).status"
+        "headers: {'Content-Type': 'application/json', "
+        "'X-Naiad-Console': localStorage.getItem('naiad-console') ?? ''}})).status"
     )
     unload = "/v2/repository/models/add_sub/unload"
     assert page.evaluate(ask, unload) == 401
@@ -183,6 +184,21 @@ def test_without_a_session_or_with_a_wrong_scope_requests_are_refused(
     assert page.evaluate(ask, "/key/generate") == 403
     assert page.evaluate(ask, "/console/api/traces/ticket") == 403
     assert status(guarded.server, guarded.admin) == 200
+
+
+def test_a_page_without_its_secret_signs_in_again(guarded: Guarded, open_page: OpenPage) -> None:
+    """Its cookie is not enough. A second tab has the secret, too."""
+    page = open_page(guarded.server, "models")
+    sign_in(page, guarded.admin)
+    expect(page.locator("tbody tr").first).to_be_visible()
+    second = page.context.new_page()
+    second.goto(page.url)
+    expect(second.locator("tbody tr").first).to_be_visible()
+    page.evaluate("localStorage.removeItem('naiad-console')")
+    page.reload()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    sign_in(page, guarded.admin)
+    expect(page.locator("tbody tr").first).to_be_visible()
 
 
 def test_the_usage_of_a_key_is_drawn_over_time(guarded: Guarded, open_page: OpenPage) -> None:

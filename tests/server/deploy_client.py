@@ -18,7 +18,7 @@ BYTES = "application/octet-stream"
 class DeployClient:
     def __init__(self, server: Endpoints, headers: dict[str, str] | None = None) -> None:
         self._base = f"http://{server.http}/console/api"
-        self._headers = headers or {}
+        self._headers = server.console_headers() if headers is None else headers
 
     def call(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None

@@ -89,6 +89,14 @@ class Endpoints:
     def is_ready(self, path: str = "/v2/health/ready") -> bool:
         return self.get(path)[0] == 200
 
+    def console_link(self) -> str:
+        return f"http://{self.http}/console"
+
+    def console_headers(self) -> dict[str, str]:
+        """What a request of the console needs to change something. Empty with API keys."""
+        token = self.console_link().partition("#token=")[2]
+        return {"x-naiad-console": token} if token else {}
+
 
 class Server(Endpoints):
     """A server process and its output. `pid` is also its process group, so that `stop` can kill all
@@ -150,6 +158,10 @@ class Server(Endpoints):
 
         self.wait_until(search, f"no line like {pattern!r}", limit_s)
         return matches[0]
+
+    def console_link(self) -> str:
+        """The link that the server has printed."""
+        return self.wait_for_line(r"^\| Console ").split("|")[2].strip()
 
     def wait_started(self, limit_s: float = START_LIMIT_S) -> Server:
         self.wait_until(

@@ -23,7 +23,8 @@ def call(server: Server, method: str, path: str, body: object = None, key: str =
     request = Request(
         f"http://{server.http}{path}",
         None if body is None else json.dumps(body).encode(),
-        {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+        {"Content-Type": "application/json"}
+        | ({"Authorization": f"Bearer {key}"} if key else server.console_headers()),
         method=method,
     )
     status, reply = server.fetch(request)[:2]

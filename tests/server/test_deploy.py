@@ -10,7 +10,7 @@ import pickle
 import shutil
 import signal
 import subprocess
-import sys
+import urllib.request
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +29,7 @@ from tests.server.harness import (
     naiad_environment,
     port_flags,
 )
+from tests.server.other_user import Call, ask_as_nobody, guarded_calls
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "repository"
@@ -365,10 +366,11 @@ def test_refuses_an_edit_of_a_file_that_somebody_else_has_changed(
 
 
 def test_a_foreign_page_cannot_deploy(plain_server: Server) -> None:
-    client = DeployClient(plain_server, {"Origin": "http://evil.example"})
+    token = plain_server.console_headers()
+    client = DeployClient(plain_server, {"Origin": "http://evil.example", **token})
     assert client.call("POST", "drafts", {})[0] == 403
     assert client.call("PUT", "drafts/0/file?path=a&offset=0&size=1", b"x")[0] == 403
-    plain = DeployClient(plain_server, {"Content-Type": "text/plain"})
+    plain = DeployClient(plain_server, {"Content-Type": "text/plain", **token})
     assert plain.call("POST", "models/add_sub/load", {})[0] == 403
 
 
@@ -380,42 +382,98 @@ def test_deploying_is_off_where_files_in_requests_are(repository: Path) -> None:
         assert "--allow-file-override=true" in info["reason"]
 
 
-AS_NOBODY = """\
-import encodings.idna, http.client, os, sys
-connection = http.client.HTTPConnection(sys.argv[1])
-os.setresgid(65534, 65534, 65534)
-os.setresuid(65534, 65534, 65534)
-method = "POST" if sys.argv[3] else "GET"
-connection.request(method, sys.argv[2], sys.argv[3], {"Content-Type": "application/json"})
-response = connection.getresponse()
-print(response.status, response.read().decode())
-"""
-"""Other users may not be able to read the interpreter, so it imports everything first."""
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+def test_another_user_of_the_machine_cannot_deploy(plain_server: Server, repository: Path) -> None:
+    """Not on any route, not with the token, and not by leaving before the response."""
+    token = plain_server.console_headers()
+    assert token
+    for headers in ({}, token):
+        calls = guarded_calls(headers)
+        assert len(calls) > 15
+        for call, answer in zip(calls, ask_as_nobody(plain_server, calls), strict=True):
+            assert answer.status == 403, (call, answer)
+            reason = "runs as the user 'root'" if headers else "server's token"
+            assert reason in answer.body, (call, answer)
+    source = json.dumps({"source": {"kind": "catalogue", "value": "double"}})
+    deploy = Call("POST", "/console/api/models/double/deploy", token, source)
+    ask_as_nobody(plain_server, [deploy] * 20, leaves=True)
+    info, state = ask_as_nobody(
+        plain_server,
+        [Call("GET", "/console/api/deploy", token), Call("GET", "/console/api/state")],
+    )
+    assert not json.loads(info.body)["is_allowed"]
+    assert "comes from the user 'nobody'" in json.loads(info.body)["reason"]
+    # Reading and inferring stay open, as they are without keys.
+    assert state.status == 200
+    assert not (repository / "double").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
-def test_another_user_of_the_machine_cannot_deploy(plain_server: Server, repository: Path) -> None:
-    def ask(path: str, body: str = "") -> str:
-        command = [sys.executable, "-c", AS_NOBODY, plain_server.http, path, body]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        return done.stdout.strip()
+def test_another_user_cannot_use_a_session(repository: Path, tmp_path: Path) -> None:
+    """The cookie of a browser, and even the secret of its page. Requests with a session go to the
+    server process, wherever their connection is."""
+    key = create_key(tmp_path / "keys.json", "owner", "--scopes", "statistics,keys")
+    flags = [f"--api-key-file={tmp_path / 'keys.json'}", "--frontend-processes=2"]
+    with naiad([str(repository)], flags) as server:
+        body = json.dumps({"key": key["Authorization"].removeprefix("Bearer ")}).encode()
+        request = urllib.request.Request(f"http://{server.http}/console/api/session", body)
+        with urllib.request.urlopen(request, timeout=60) as response:
+            cookie = response.headers["Set-Cookie"].partition(";")[0]
+            secret = json.loads(response.read())["secret"]
+        stolen = {"Cookie": cookie, "x-naiad-console": secret}
+        calls = [
+            Call("GET", "/console/api/state", stolen),
+            Call("GET", "/console/api/events", stolen),
+            Call("POST", "/key/generate", stolen, '{"key_alias": "mine"}'),
+            Call("POST", "/v2/models/add_sub/infer", stolen, "{}"),
+        ]
+        for answer in ask_as_nobody(server, calls):
+            assert (answer.status, "belongs to another user" in answer.body) == (401, True), answer
+        owner = DeployClient(server, stolen)
+        assert owner.call("GET", "state")[0] == 200
+        assert owner.call("GET", "session")[1]["change_refusal"] == ""
 
-    source = {"source": {"kind": "catalogue", "value": "double"}}
-    for path, body in (
-        ("/console/api/drafts", "{}"),
-        ("/console/api/inspect", json.dumps(source)),
-        ("/console/api/models/double/deploy", json.dumps(source)),
-    ):
-        refused = ask(path, body)
-        assert refused.startswith("403"), refused
-        assert "a model is code that runs as the user 'root'" in refused
-        assert "--api-key-file" in refused
-    assert not (repository / "double").exists()
-    info = json.loads(ask("/console/api/deploy").removeprefix("200 "))
-    assert not info["is_allowed"]
-    assert "comes from the user" in info["reason"]
-    # Reading and inferring stay open, as they are without keys.
-    assert ask("/console/api/state").startswith("200 ")
+
+def test_a_request_through_a_proxy_cannot_deploy(plain_server: Server) -> None:
+    token = plain_server.console_headers()
+    for field in ("Forwarded", "X-Forwarded-For", "X-Forwarded-Proto", "X-Real-IP", "Via"):
+        client = DeployClient(plain_server, {field: "203.0.113.9", **token})
+        for call in guarded_calls({}):
+            status, body = client.call(call.method, call.path.removeprefix("/console/api/"), {})
+            assert status == 403
+            assert field.lower() in body["error"]
+            assert "--api-key-file" in body["error"]
+
+
+def test_only_a_page_with_the_token_may_change_the_server(
+    plain_server: Server, repository: Path
+) -> None:
+    for token in ("", "x" * 22):
+        client = DeployClient(plain_server, {"x-naiad-console": token} if token else {})
+        for call in guarded_calls({}):
+            status, body = client.call(call.method, call.path.removeprefix("/console/api/"), {})
+            assert (status, "'naiad console'" in body["error"]) == (403, True), call
+        assert client.call("GET", "state")[0] == 200
+        assert "server's token" in client.call("GET", "session")[1]["change_refusal"]
+    assert DeployClient(plain_server).call("GET", "session")[1]["change_refusal"] == ""
+
+
+def run_console(*options: str) -> subprocess.CompletedProcess[str]:
+    command = naiad_command("console", *options)
+    return subprocess.run(command, env=naiad_environment(), capture_output=True, text=True)
+
+
+def test_the_link_is_printed_at_start_and_by_the_command(plain_server: Server) -> None:
+    link = plain_server.console_link()
+    port = f"--port={plain_server.http_port}"
+    assert run_console(port).stdout.strip() == link
+    token = run_console("--token", port).stdout.strip()
+    assert plain_server.console_headers() == {"x-naiad-console": token}
+    # The log that other users of the machine may read over HTTP does not have it.
+    status, log = plain_server.get("/console/api/log")
+    assert (status, token.encode() in log) == (200, False)
+    other = run_console("--port=1")
+    assert (other.returncode, "no server on port 1" in other.stderr) == (1, True)
 
 
 def test_models_load_and_unload_in_every_control_mode(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import threading
@@ -180,6 +181,32 @@ def test_a_page_cannot_load_code(repositories: Path, tmp_path: Path) -> None:
         assert load(Content_Type="application/json", Origin="null") == 403
         assert load(Content_Type="application/json", Host="evil.example") == 403
         assert load(Content_Type="application/x-www-form-urlencoded") == 200
+
+
+@pytest.mark.parametrize("field", ["Via", "x-forwarded-for"])
+def test_files_do_not_come_through_a_proxy(repositories: Path, tmp_path: Path, field: str) -> None:
+    """Without keys, nobody knows whose request a proxy of the server's user passes on."""
+    (tmp_path / "add_sub").symlink_to(repositories / "main" / "add_sub")
+    code = base64.b64encode(b"raise KeyError").decode()
+    load = {"parameters": {"config": "{}", "file:1/model.py": code}}
+    with naiad([str(tmp_path)], ["--model-control-mode=explicit"]) as one:
+        request = urllib.request.Request(
+            f"http://{one.http}/v2/repository/models/evil/load",
+            json.dumps(load).encode(),
+            {field: "203.0.113.9", "Content-Type": "application/json"},
+        )
+        status, body = one.fetch(request)
+        assert (status, b"through a proxy" in body) == (403, True), body
+        with grpc_client.InferenceServerClient(one.grpc) as client:
+            with pytest.raises(InferenceServerException, match="through a proxy"):
+                client.load_model(
+                    "evil",
+                    {field.lower(): "203.0.113.9"},
+                    "{}",
+                    {"file:1/model.py": b"raise KeyError"},
+                )
+            client.load_model("add_sub", {field.lower(): "203.0.113.9"})
+            assert client.is_model_ready("add_sub")
 
 
 def test_files_in_load_requests_can_be_switched_off(repositories: Path, tmp_path: Path) -> None:

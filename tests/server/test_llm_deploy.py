@@ -81,8 +81,9 @@ def test_a_model_of_the_hub_serves_although_a_transfer_broke_off(
     assert 'string_value: "org/tiny"' in config
     # It is in the cache now: the hub is not needed for another load.
     fetched = len(hub.fetched)
-    assert server.post("/console/api/models/tiny/unload", {})[0] == 200
-    assert server.post("/console/api/models/tiny/load", {})[0] == 200
+    client = DeployClient(server)
+    assert client.call("POST", "models/tiny/unload")[0] == 200
+    assert client.call("POST", "models/tiny/load")[0] == 200
     assert len(hub.fetched) == fetched
 
 

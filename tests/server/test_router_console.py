@@ -31,7 +31,7 @@ def ask(router: Server, path: str, **headers: str) -> tuple[int, bytes]:
 
 def test_a_router_has_the_page_of_its_nodes_only(router: Server) -> None:
     status, page = ask(router, "/console")
-    assert (status, b"/console/static/app.js" in page) == (200, True)
+    assert (status, b'"console/static/app.js"' in page) == (200, True)
     assert ask(router, "/console/static/nodes.js")[0] == 200
     session = json.loads(ask(router, "/console/api/session")[1])
     assert (session["pages"], session["is_signed_in"]) == (["nodes"], True)
@@ -44,6 +44,12 @@ def test_a_page_of_another_name_cannot_act_as_the_operator(router: Server) -> No
     assert (status, b"open to this machine only" in body) == (403, True)
     for host in ("127.0.0.1:8000", "localhost", "[::1]:8000"):
         assert ask(router, "/router/replicas", Host=host)[0] == 200
+
+
+def test_a_client_behind_a_proxy_is_not_the_operator(router: Server) -> None:
+    for field in ("Forwarded", "X_Forwarded_For", "X_Real_IP", "Via"):
+        status, body = ask(router, "/router/replicas", **{field: "203.0.113.9"})
+        assert (status, b"that of a proxy" in body) == (403, True)
 
 
 def test_a_router_with_keys_has_sessions(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from naiad.console.assets import POLICY
 from naiad.console.console import Console, ConsoleOptions
+from naiad.console.sessions import MAX_WRONG_KEYS
 from naiad.keys.guard import Guard
 from naiad.repository.entry import Entry
 from naiad.repository.repository import Repository
@@ -42,6 +43,8 @@ class Rig(msgspec.Struct, eq=False):
     client: Client
     port: int
     pages: list[Client] = []
+    proof: dict[str, str] = {}
+    """What the page that has signed in sends with every change."""
 
     async def get(self, path: str, cookie: str = "") -> Reply:
         headers = {"Host": HOST} | ({"Cookie": cookie} if cookie else {})
@@ -50,6 +53,7 @@ class Rig(msgspec.Struct, eq=False):
     async def sign_in(self, key: str) -> str:
         reply = await self.client.call("POST", "/console/api/session", {"key": key}, ORIGIN)
         assert reply.status == 200, reply.body
+        self.proof = {"x-naiad-console": reply.json()["secret"]}
         return reply.headers["Set-Cookie"].partition(";")[0]
 
     async def events(self, cookie: str = "") -> Client:
@@ -92,7 +96,7 @@ async def test_pages_have_a_strict_policy_and_nothing_inline() -> None:
         assert b"<style" not in page.body
         assert b"style=" not in page.body
         assert page.body.count(b"<script") == page.body.count(b'<script type="module" src=')
-        names = [part.split(b'"')[0].decode() for part in page.body.split(b"/console/static/")[1:]]
+        names = [part.split(b'"')[0].decode() for part in page.body.split(b'"console/static/')[1:]]
         assert "app.js" in names
         for name in names:
             assert (await rig.get(f"/console/static/{name}")).status == 200, name
@@ -244,6 +248,49 @@ async def test_a_key_sees_only_its_models_and_reasons_need_a_scope() -> None:
 
 
 @on_uvloop
+async def test_a_cookie_alone_changes_nothing() -> None:
+    """Whoever listens on another port of the host gets the cookie, too."""
+    ring = KeyRing()
+    key = ring.create("a", scopes=("trace", "inference", "keys"))
+    async with console(ring.guard()) as rig:
+        cookie = {**ORIGIN, "Cookie": await rig.sign_in(key)}
+        changes = [
+            ("POST", "/console/api/traces/ticket"),
+            ("POST", "/key/generate"),
+            ("POST", "/v2/models/add_sub/infer"),
+        ]
+        for method, path in changes:
+            for headers in (cookie, {**cookie, "x-naiad-console": "x"}):
+                reply = await rig.client.call(method, path, {}, headers)
+                assert (reply.status, "sign in again" in reply.error()) == (401, True), path
+            reply = await rig.client.call(method, path, {}, {**cookie, **rig.proof})
+            assert reply.status != 401, path
+        info = (await rig.get("/console/api/session", cookie["Cookie"])).json()
+        assert info["is_signed_in"]
+        assert "sign in again" in info["change_refusal"]
+
+
+@on_uvloop
+async def test_wrong_keys_are_limited() -> None:
+    ring = KeyRing()
+    key = ring.create("a")
+    async with console(ring.guard()) as rig:
+        for _ in range(MAX_WRONG_KEYS):
+            wrong = await rig.client.call("POST", "/console/api/session", {"key": "x"}, ORIGIN)
+            assert wrong.status == 401
+        refused = await rig.client.call("POST", "/console/api/session", {"key": key}, ORIGIN)
+        assert (refused.status, "too many wrong keys" in refused.error()) == (429, True)
+        assert 0 < int(refused.headers["Retry-After"]) <= 60
+
+
+@on_uvloop
+async def test_pages_work_below_any_path() -> None:
+    async with console() as rig:
+        reply = await rig.get("/console/")
+        assert (reply.status, reply.headers["Location"]) == (308, "../console")
+
+
+@on_uvloop
 async def test_stopping_ends_the_streams() -> None:
     async with console() as rig:
         page = await rig.events()
@@ -274,7 +321,7 @@ async def test_traces_need_their_scope_and_a_sample_has_bounds() -> None:
         cookie = await rig.sign_in(tracer)
         shown = (await rig.get("/console/api/traces", cookie)).json()
         assert (shown["rate"], shown["traces"]) == (0, [])
-        headers = {**ORIGIN, "Cookie": cookie}
+        headers = {**ORIGIN, "Cookie": cookie, **rig.proof}
         call = rig.client.call
         for body in ({"rate": -1}, {"rate": 1, "seconds": 1e9}, {"rate": "a"}, {"pace": 1}):
             assert (await call("POST", "/console/api/traces", body, headers)).status == 400

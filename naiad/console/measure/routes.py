@@ -30,6 +30,7 @@ from naiad.frontends.http.routes import Entry, Names, control, simple
 from naiad.frontends.token_estimate import is_language
 from naiad.keys.api_class import MODEL_REPOSITORY
 from naiad.keys.guard import Guard, read_bytes, unknown_model
+from naiad.keys.secret import PAGE_HEADER
 from naiad.keys.session import cookie_name
 from naiad.repository.deploy.deployer import text_hash
 from naiad.repository.entry import Entry as ModelEntry
@@ -94,7 +95,13 @@ class MeasureRoutes:
             Entry("GET", one, scope, simple(self._reporting(self._show))),
             Entry("DELETE", one, scope, control(self._reporting(self._cancel))),
             Entry("GET", f"{one}/report", scope, simple(self._reporting(self._show_report))),
-            Entry("GET", f"{one}/proposal", scope, simple(self._reporting(self._show_proposal))),
+            Entry(
+                "GET",
+                f"{one}/proposal",
+                scope,
+                simple(self._reporting(self._show_proposal)),
+                reads_files=True,
+            ),
             Entry("POST", f"{one}/apply", scope, control(self._reporting(self._apply))),
             Entry("POST", f"{one}/undo", scope, control(self._reporting(self._undo))),
         ]
@@ -171,10 +178,12 @@ class MeasureRoutes:
         """The measurement sends its requests as whoever ordered it."""
         if self._guard is None or isinstance(order, AnalyzeOrder):
             return []
-        token = self._guard.open_session(read_bytes(exchange.head.headers))
+        assert exchange.identity is not None
+        session = self._guard.open_session(read_bytes(exchange.head.headers), exchange.identity)
         is_grpc = not target.is_language and (order.protocol == "grpc" or target.is_decoupled)
         host = b"" if is_grpc else target.http_url.partition("://")[2].encode()
-        return [("cookie", f"{cookie_name(host).decode()}={token}")]
+        cookie = f"{cookie_name(host).decode()}={session.token}"
+        return [("cookie", cookie), (PAGE_HEADER, session.secret)]
 
     # Jobs.
 

@@ -3,6 +3,42 @@
 import {Refusal} from "./refusal.js";
 
 export const session = {info: null, onRefused: () => {}};
+export const base = location.pathname.replace(/\/console\/?$/, "");  // behind a proxy, the server may be below a path
+export const PROOF = "naiad-console";
+
+// What shows, beside the cookie, that a page is one of this server. Other ports share cookies, but not this.
+let proof = read();
+
+function read() {
+  try {
+    return localStorage.getItem(PROOF) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+export function keepProof(text) {
+  proof = text;
+  try {
+    localStorage.setItem(PROOF, text);
+  } catch { /* this page has it for as long as it is open */ }
+}
+
+export const rereadProof = () => { proof = read(); };
+
+// Keeps a token if the server accepts it; returns whether it does.
+export async function adopt(token) {
+  const before = proof;
+  proof = token;
+  const info = await get("/console/api/session");
+  if (info.change_refusal) {
+    proof = before;
+    return false;
+  }
+  session.info = info;
+  keepProof(token);
+  return true;
+}
 
 export function messageOf(text) {
   try {
@@ -22,9 +58,10 @@ export async function send(method, path, body, options = {}) {
     request.headers["Content-Type"] = "application/json";
     request.body = typeof body === "string" ? body : JSON.stringify(body);
   }
+  if (proof) request.headers = {...request.headers, "X-Naiad-Console": proof};
   let response;
   try {
-    response = await fetch(path, request);
+    response = await fetch(base + path, request);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw refuse(0, "the connection failed");

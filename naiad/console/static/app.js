@@ -1,7 +1,7 @@
 // The frame of the console: which page is shown, signing in, light and dark.
 
-import {send, get, session} from "./api.js";
-import {h, problemBox, setText} from "./dom.js";
+import {PROOF, adopt, get, keepProof, post, rereadProof, send, session} from "./api.js";
+import {ask, h, problemBox, setText} from "./dom.js";
 import {connect, disconnect, listen, live} from "./live.js";
 
 const PAGES = [
@@ -18,10 +18,12 @@ const main = document.getElementById("main");
 const nav = document.getElementById("nav");
 const connection = document.getElementById("connection");
 const account = document.getElementById("account");
+const rights = document.getElementById("rights");
 let leave = () => {}, shown = "", isSigningIn = false;
 
 async function route() {
   if (!session.info?.is_signed_in) return;
+  if (await followLink()) shown = "";
   const [id, ...rest] = location.hash.replace(/^#\//, "").split("/");
   const page = ownPages().find(page => page.id === id) ?? ownPages()[0];
   const parameter = decodeURIComponent(rest.join("/"));
@@ -52,7 +54,7 @@ function signIn(refusal) {
   const form = h("form", {onsubmit: async event => {
     event.preventDefault();
     try {
-      await send("POST", "/console/api/session", {key: field.value});
+      keepProof((await post("/console/api/session", {key: field.value})).secret);
       session.info = await get("/console/api/session");
       isSigningIn = false;
       dialog.close();
@@ -75,7 +77,38 @@ function signIn(refusal) {
   field.focus();
 }
 
+// The link that the server prints has its token behind the #, which browsers send to nobody.
+async function followLink() {
+  const [, token] = location.hash.match(/^#token=(.+)$/) ?? [];
+  if (!token) return false;
+  history.replaceState(null, "", `${location.pathname}#/`);
+  const isAccepted = await adopt(token);
+  showRights();
+  return isAccepted;
+}
+
+function showRights() {
+  const {needs_key: needsKey, change_refusal: refusal} = session.info;
+  rights.hidden = needsKey || !refusal;
+  if (rights.hidden || rights.dataset.refusal === refusal) return;
+  rights.dataset.refusal = refusal;
+  const hasToken = /server's token/.test(refusal);
+  const more = hasToken ? [" Open the link that the server printed at its start, or that ", h("code", null, "naiad console"), " prints."] : ` ${refusal}`;
+  rights.replaceChildren(h("span", null, h("strong", null, "This page may look, but not change anything."), more),
+    ...(hasToken ? [h("button", {type: "button", class: "small", onclick: enterToken}, "Enter the token")] : []));
+}
+
+async function enterToken() {
+  const field = h("input", {name: "token", type: "password", required: true, autocomplete: "off", spellcheck: "false"});
+  const isAccepted = await ask("Enter the token", h("div", {class: "field"}, h("label", null, "The token, or the whole link", field)), {confirm: "Use it", submit: async data => {
+    if (await adopt(data.get("token").trim().replace(/^.*#token=/, ""))) return true;
+    throw {title: "The server does not know this token", advice: "Each start of the server makes a new one.", message: "naiad console"};
+  }});
+  if (isAccepted) { showRights(); shown = ""; route(); }
+}
+
 function start() {
+  showRights();
   const info = session.info;
   account.hidden = !info.needs_key;
   account.title = info.key_id ? `Key ${info.key_id} (${info.key_name})` : "";
@@ -88,6 +121,7 @@ function start() {
 }
 
 function showConnection() {
+  showRights();
   connection.classList.toggle("lost", !live.isConnected);
   const text = live.server?.is_ready ? "Ready" : "Not ready";
   connection.title = live.server?.is_ready ? "" : "A model that should serve does not serve";
@@ -111,10 +145,17 @@ account.addEventListener("click", async () => {
 });
 session.onRefused = signIn;
 addEventListener("hashchange", route);
+addEventListener("storage", async event => {  // another tab has a new token, or has signed in
+  if (event.key !== PROOF || !session.info) return;
+  rereadProof();
+  session.info = await get("/console/api/session");
+  showRights();
+});
 setUpTheme();
 try {
   session.info = await get("/console/api/session");
-  if (session.info.is_signed_in) start();
+  await followLink();
+  if (session.info.is_signed_in && !(session.info.needs_key && session.info.change_refusal)) start();
   else signIn();
 } catch (error) {
   main.replaceChildren(problemBox(error));

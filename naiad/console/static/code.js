@@ -1,6 +1,6 @@
 // The same request as code: curl, tritonclient over HTTP and gRPC, openai.
 
-import {session} from "./api.js";
+import {base, session} from "./api.js";
 import {copy, h, tabs} from "./dom.js";
 
 const MAX_INLINE_CHARS = 1500;
@@ -8,7 +8,7 @@ const NUMPY = {BOOL: "bool", UINT8: "uint8", UINT16: "uint16", UINT32: "uint32",
   FP16: "float16", BF16: "float32", FP32: "float32", FP64: "float64", BYTES: "object"};
 // Parameters of openai's own function; others go into extra_body.
 const OPENAI_FIELDS = new Set(["max_tokens", "temperature", "top_p", "seed", "stop", "frequency_penalty", "presence_penalty", "tools", "tool_choice", "response_format"]);
-const origin = () => location.origin;
+const origin = () => location.origin + base;
 const host = () => location.hostname.includes(":") ? `[${location.hostname}]` : location.hostname;
 const key = "$NAIAD_API_KEY";
 
@@ -64,7 +64,7 @@ function arrayText(input, index, offset) {
 }
 
 function tritonclient(kind, name, request, outputs) {
-  const url = kind === "http" ? location.host : `${host()}:${session.info.grpc_port}`;
+  const url = kind === "http" ? location.host + base : `${host()}:${session.info.grpc_port}`;
   let offset = request.encoded?.headerLength ?? 0;
   const lines = request.inputs.map((input, index) => {
     const text = arrayText(input, index, offset);

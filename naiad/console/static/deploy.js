@@ -1,7 +1,7 @@
 // The deploy page: a form in the order a person thinks, and next to it what it will write.
 // The form lives in `form` while the page is closed or the server is away, so nothing that was filled in is lost.
 
-import {get, may, post, send, session} from "./api.js";
+import {base, get, may, post, send, session} from "./api.js";
 import {ask, bytes, copy, h, problemBox, setText, tabs} from "./dom.js";
 import {batchingFields, engineFields, environmentFields, field, hasOwnTensors, instanceFields, isEngine, otherParameters, processFields, select, tensorList} from "./deploy_fields.js";
 import {diffView} from "./diff.js";
@@ -16,7 +16,7 @@ const BACKEND_TITLES = {onnxruntime: "ONNX", pytorch: "PyTorch", openvino: "Open
 const modelApi = (name, verb) => `/console/api/models/${encodeURIComponent(name)}/${verb}`;
 
 await new Promise(resolve => {
-  const link = h("link", {rel: "stylesheet", href: "/console/static/deploy.css", onload: resolve, onerror: resolve});
+  const link = h("link", {rel: "stylesheet", href: `${base}/console/static/deploy.css`, onload: resolve, onerror: resolve});
   document.head.append(link);
 });
 

@@ -1,7 +1,7 @@
 // The live state of the models: one stream of events for all parts of the page.
 // The stream is closed while nobody looks at the page, so that the server computes nothing.
 
-import {session} from "./api.js";
+import {base, get, session} from "./api.js";
 
 const RETRY_MS = 1500;
 export const live = {models: new Map(), server: null, timeS: 0, isConnected: false, hasData: false};
@@ -35,7 +35,7 @@ function close() {
 
 function open() {
   close();
-  source = new EventSource("/console/api/events");
+  source = new EventSource(`${base}/console/api/events`);
   source.addEventListener("state", event => receive(JSON.parse(event.data)));
   source.addEventListener("refused", event => {
     close();
@@ -53,7 +53,7 @@ function open() {
 async function check() {
   if (!isWanted || document.hidden) return;
   try {
-    const info = await (await fetch("/console/api/session")).json();
+    const info = await get("/console/api/session");
     if (!info.is_signed_in) {
       session.onRefused({message: info.reason || "the server requires an API key", title: "The session has ended"});
       return;

@@ -1,7 +1,7 @@
 // Measure: start naiad perf and naiad analyze, watch them, read their reports, apply what an
 // analysis proposes. The work runs in the server, so that a reload of the page loses nothing.
 
-import {get, may, post, send} from "./api.js";
+import {base, get, may, post, send} from "./api.js";
 import {diffView} from "./diff.js";
 import {ask, copy, duration, h, problemBox, setText, toast} from "./dom.js";
 import {listen, live} from "./live.js";
@@ -180,7 +180,7 @@ function drawTools(tools, job) {
     await send("DELETE", `${API}/${job.id}`);
     if (job.ended_s) location.hash = "#/measure";
   };
-  tools.replaceChildren(copyButton, ...(job.has_report ? [h("a", {class: "button", href: `${API}/${job.id}/report`, download: `${job.model}-${job.kind}.html`}, "Download the report")] : []),
+  tools.replaceChildren(copyButton, ...(job.has_report ? [h("a", {class: "button", href: `${base}${API}/${job.id}/report`, download: `${job.model}-${job.kind}.html`}, "Download the report")] : []),
     job.ended_s ? h("button", {type: "button", class: "danger", onclick: async () => {
       await ask("Delete this measurement?", h("p", null, "Its report is deleted, too."), {confirm: "Delete", danger: true, submit: remove});
     }}, "Delete") : h("button", {type: "button", class: "danger", onclick: async event => { event.target.disabled = true; await remove(); }}, "Cancel"));

@@ -1,6 +1,6 @@
 // The models page: all models, and one model with its instances, actions and addresses.
 
-import {get, may, modelPath, post, session} from "./api.js";
+import {base, get, may, modelPath, post, session} from "./api.js";
 import {accessPanel} from "./code.js";
 import {ask, bytes, copy, dash, duration, fact, h, milliseconds, number, problemBox, setText, tabs, toast} from "./dom.js";
 import {ensembleGraph} from "./graph.js";
@@ -31,7 +31,7 @@ const total = (rows, read) => rows.reduce((sum, row) => sum + (read(row) ?? 0), 
 // The list.
 
 const instanceText = row => row.steps.length ? `${row.steps.length} steps` : row.platform ? `${row.instances.filter(instance => instance.state === "ready").length} of ${row.instances.length}` : dash;
-export const address = row => `${location.origin}${row.is_language ? "/v1/chat/completions" : `/v2/models/${encodeURIComponent(row.name)}/infer`}`;
+export const address = row => `${location.origin}${base}${row.is_language ? "/v1/chat/completions" : `/v2/models/${encodeURIComponent(row.name)}/infer`}`;
 
 function addressCell(row) {
   const text = address(row), button = h("button", {type: "button", class: "small", "aria-label": `Copy the address of ${row.name}`, onclick: () => copy(text, button)}, "Copy");

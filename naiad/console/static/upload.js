@@ -51,8 +51,8 @@ export async function uploadFile(draft, {path, file}, pieceBytes, onProgress, is
       onProgress(offset, "");
       if (offset >= file.size) return;
     } catch (error) {
-      if (error.status !== 0 && error.status !== 503) throw error;
-      onProgress(offset, "waiting for the server");
+      if (!isPassing(error)) throw error;
+      onProgress(offset, error.status === 403 ? "waiting for the server's new link to be opened" : "waiting for the server");
       offset = await receivedBytes(draft, path, isCancelled);
       if (offset >= file.size && file.size) { onProgress(offset, ""); return; }
     }
@@ -66,8 +66,11 @@ async function receivedBytes(draft, path, isCancelled) {
       const {files} = await get(`/console/api/drafts/${draft}`);
       return files.find(item => item.path === path)?.received ?? 0;
     } catch (error) {
-      if (error.status !== 0 && error.status !== 503) throw error;
+      if (!isPassing(error)) throw error;
     }
   }
   return 0;
 }
+
+// A server that has restarted has a new token, which may come from another tab.
+const isPassing = ({status, message}) => status === 0 || status === 503 || (status === 403 && /server's token/.test(message));

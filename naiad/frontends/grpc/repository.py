@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from naiad.core.identity import Identity
 from naiad.core.model_name import trim_name
 from naiad.errors import invalid_arg, unsupported
 from naiad.frontends.core import ModelControl
 from naiad.frontends.grpc.unary import SlowCalls, unary
 from naiad.frontends.visible import visible
+from naiad.keys.forwarded import forwarding_field
 from naiad.pb import grpc_service_pb2 as pb
+from naiad.transport.grpc.call import Call
+from naiad.transport.grpc.message import Buffer
 from naiad.transport.grpc.method import UnaryHandler
 from naiad.transport.grpc.options import INT32_MAX
 
@@ -21,13 +26,7 @@ class RepositoryControl:
     def handlers(self) -> dict[str, UnaryHandler]:
         return {
             "RepositoryIndex": unary(pb.RepositoryIndexRequest, self._index),
-            "RepositoryModelLoad": self._slow.unary(
-                # It may hold whole files.
-                pb.RepositoryModelLoadRequest,
-                self._load,
-                _model_name,
-                INT32_MAX,
-            ),
+            "RepositoryModelLoad": self._handle_load,
             "RepositoryModelUnload": self._slow.unary(
                 pb.RepositoryModelUnloadRequest, self._unload, _model_name
             ),
@@ -47,8 +46,13 @@ class RepositoryControl:
             ]
         )
 
+    def _handle_load(self, call: Call, message: Buffer) -> None:
+        load = partial(self._load, forwarding_field(call.head.metadata))
+        # It may hold whole files.
+        self._slow.unary(pb.RepositoryModelLoadRequest, load, _model_name, INT32_MAX)(call, message)
+
     async def _load(
-        self, request: pb.RepositoryModelLoadRequest, identity: Identity | None
+        self, forwarding: str, request: pb.RepositoryModelLoadRequest, identity: Identity | None
     ) -> pb.RepositoryModelLoadResponse:
         _refuse_repository_name(request.repository_name)
         parameters: dict[str, str | bytes] = {}
@@ -67,7 +71,9 @@ class RepositoryControl:
                 parameters[name] = parameter.bytes_param
             else:
                 raise invalid_arg(f"unrecognized load parameter '{name}'.")
-        await self._core.load_model(request.model_name, parameters, identity=identity)
+        await self._core.load_model(
+            request.model_name, parameters, identity=identity, forwarding=forwarding
+        )
         return pb.RepositoryModelLoadResponse()
 
     async def _unload(

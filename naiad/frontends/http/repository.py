@@ -21,6 +21,7 @@ from naiad.frontends.http.response import respond_error, respond_json, respond_w
 from naiad.frontends.http.routes import Names
 from naiad.frontends.side_thread import INLINE_PLAIN_BYTES, SideThread, client_error
 from naiad.frontends.visible import visible
+from naiad.keys.forwarded import forwarding_field
 from naiad.protocol.v2.json_access import find
 from naiad.protocol.v2.json_split import parse_large
 from naiad.protocol.v2.load_request import decode_load_parameters
@@ -79,7 +80,13 @@ class RepositoryRoutes:
         )
 
     def _load(self, exchange: Exchange, name: str, parameters: dict[str, str | bytes]) -> None:
-        self._start(exchange, self._core.load_model(name, parameters, identity=exchange.identity))
+        forwarding = forwarding_field(exchange.head.headers)
+        self._start(
+            exchange,
+            self._core.load_model(
+                name, parameters, identity=exchange.identity, forwarding=forwarding
+            ),
+        )
 
     def unload(self, exchange: Exchange, names: Names) -> None:
         try:

@@ -30,6 +30,7 @@ from naiad.transport.http1.response_head import JSON_TYPE
 from naiad.transport.http1.route import Route
 
 Names: TypeAlias = dict[str, str]
+_READING = frozenset(("GET", "HEAD"))
 RouteBuilder: TypeAlias = Callable[[Head, Names], Route]
 """Builds the route of a request. It runs once per distinct request head, so that what depends on
 the head alone is not computed per request."""
@@ -48,6 +49,8 @@ class Entry(msgspec.Struct, frozen=True):
     is Triton's error for most routes."""
     trims_name: bool = False
     """The repository ignores white space around the name of the model, so the guard must, too."""
+    reads_files: bool = False
+    """The response tells what is in files that the request chooses, although it only reads."""
 
 
 def simple(
@@ -138,7 +141,12 @@ class RouteTable:
             hidden = entry.hidden(names) if entry.hidden is not None and name else None
             is_openai = head.path.startswith(b"/v1")
             route.gate = self._guard.gate(
-                entry.api, read_bytes(head.headers), name, hidden, counts_tokens=is_openai
+                entry.api,
+                read_bytes(head.headers),
+                name,
+                hidden,
+                counts_tokens=is_openai,
+                changes=head.method not in _READING,
             )
             route.refuse = refuse_openai if is_openai else refuse_v2
         return route

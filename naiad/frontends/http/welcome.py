@@ -14,7 +14,7 @@ from naiad.transport.http1.response_head import JSON_TYPE
 from naiad.transport.http1.route import Route
 
 HTML_TYPE = b"Content-Type: text/html; charset=utf-8\r\n"
-_CONSOLE = """<li><a href="/console">/console</a>: deploy, try and watch models</li>
+_CONSOLE = """<li><a href="console">/console</a>: deploy, try and watch models</li>
   """
 _TEMPLATE = f"""\
 <!doctype html>
@@ -33,9 +33,9 @@ _TEMPLATE = f"""\
 <h1>Naiad {__version__}</h1>
 <p>This is an inference server. Programs talk to it; here is what a browser can open:</p>
 <ul>
-  CONSOLE<li><a href="/v2">/v2</a>: the server and its extensions</li>
-  <li><a href="/v2/models/stats">/v2/models/stats</a>: statistics of the models that serve</li>
-  <li><a href="/v1/models">/v1/models</a>: the language models, as OpenAI's API lists them</li>
+  CONSOLE<li><a href="v2">/v2</a>: the server and its extensions</li>
+  <li><a href="v2/models/stats">/v2/models/stats</a>: statistics of the models that serve</li>
+  <li><a href="v1/models">/v1/models</a>: the language models, as OpenAI's API lists them</li>
 </ul>
 <p>A request for a model is a <code>POST</code> to <code>/v2/models/NAME/infer</code>;
 <code>/v2/models/NAME</code> shows the inputs that it wants.</p>

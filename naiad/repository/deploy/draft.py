@@ -36,6 +36,8 @@ from naiad.repository.unpacking import CheckFiles, UnpackUpload, read_in_process
 MAX_PIECE_BYTES = 8 << 20
 MAX_FILES = 20_000
 MAX_DRAFTS = 64
+MAX_OWN_DRAFTS = 16
+"""Drafts of one key: a key must not keep others from deploying."""
 MAX_AGE_S = 24 * 3600.0
 """A draft that nobody has touched for this long is removed."""
 RESERVED_BYTES = 256 << 20
@@ -80,20 +82,21 @@ class Drafts:
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         """One for each draft: unpacking one must not hold up the others."""
 
-    def create(self) -> DraftStatus:
+    def create(self, owner: str = "") -> DraftStatus:
+        """`owner` is the id of the key; empty where nobody needs one."""
         with self._lock:
             self._remove_stale()
-            if self._folder.is_dir() and len(os.listdir(self._folder)) >= MAX_DRAFTS:
-                raise NaiadError(
-                    Code.RESOURCE_EXHAUSTED,
-                    f"there are {MAX_DRAFTS} drafts already; discard some, or wait until they "
-                    "expire",
-                )
+            owners = self._owners()
+            if owner and owners.count(owner) >= MAX_OWN_DRAFTS:
+                raise _too_many(f"the key '{owner}' has {MAX_OWN_DRAFTS} drafts already")
+            if len(owners) >= MAX_DRAFTS:
+                raise _too_many(f"there are {MAX_DRAFTS} drafts already")
             draft_id = secrets.token_hex(8)
             try:
                 tree = self._new_tree(draft_id)
                 tree.mkdir(parents=True, mode=0o700)
                 self._use_tree(draft_id, tree)
+                (self._folder / draft_id / "owner").write_text(owner)
                 self._write_sizes(draft_id, {})
             except OSError as error:
                 raise system_fault(error, "the draft cannot be made") from error
@@ -315,6 +318,13 @@ class Drafts:
         except OSError:
             return 0
 
+    def _owners(self) -> list[str]:
+        """The owner of each draft."""
+        if not self._folder.is_dir():
+            return []
+        files = [folder / "owner" for folder in self._folder.iterdir()]
+        return [file.read_text() if file.is_file() else "" for file in files]
+
     def _remove_stale(self) -> None:
         if not self._folder.is_dir():
             return
@@ -332,3 +342,7 @@ def _conflict(path: str, files: Collection[str], folders: set[str]) -> str:
     if path in folders:
         return path
     return next((name for name in _folders([path]) if name in files), "")
+
+
+def _too_many(reason: str) -> NaiadError:
+    return NaiadError(Code.RESOURCE_EXHAUSTED, f"{reason}; discard some, or wait until they expire")

@@ -239,18 +239,6 @@ class Exchange:
         return str(name[0]) if isinstance(name, tuple) and name else ""
 
     @property
-    def ends(self) -> tuple[tuple[str, int], tuple[str, int]] | None:
-        """The client's and the server's end of the TCP connection; None after the client is gone,
-        and for a connection that is not TCP."""
-        peer = None if self._responses is None else self._responses.peer
-        if peer is None:
-            return None
-        client, server = peer.get_extra_info("peername"), peer.get_extra_info("sockname")
-        if not isinstance(client, tuple) or not isinstance(server, tuple):
-            return None
-        return (str(client[0]), int(client[1])), (str(server[0]), int(server[1]))
-
-    @property
     def account(self) -> MemoryAccount | None:
         """The account of the connection; None after the client is gone."""
         return None if self._responses is None else self._responses.account

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from naiad.core.tensor import Buffer
     from naiad.errors import NaiadError
     from naiad.keys.guard import Entrance
+    from naiad.keys.local_gate import LocalGate
     from naiad.transport.http1.connection import Http1Connection
     from naiad.transport.http1.exchange import Exchange
     from naiad.transport.http1.head import Head
@@ -56,7 +57,7 @@ class Route:
         """Called with what has arrived of the body of a request that is refused or lost before it
         is handled, and its owner, perhaps again when more has arrived. Returns True when it has
         seen enough."""
-        self.gate: Entrance | None = None
+        self.gate: Entrance | LocalGate | None = None
         """Asked for every request before its body is read; None when everybody may enter."""
         self.refuse: Callable[[Exchange, NaiadError], None] = _respond_refusal
         """Responds to a request that the gate refuses."""

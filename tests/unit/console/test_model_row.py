@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from naiad.console.model_reading import InstanceReading, ModelReading
+from naiad.console.live import visible_rows
+from naiad.console.model_reading import InstanceReading, ModelReading, StepReading
 from naiad.console.model_row import Rates, build_rates, build_row, percentile_ms
 from naiad.console.process_reading import ProcessReading
+from naiad.core.identity import Identity
 
 BOUNDS_NS = (1e6, 2e6, 4e6)
 
@@ -72,3 +74,13 @@ def test_a_model_that_was_unloaded_has_no_rates() -> None:
     unloaded = ModelReading(name="m", state="UNAVAILABLE", num_succeeded=3)
     assert build_rates(unloaded, old, 1.0) == Rates()
     assert build_rates(old, unloaded, 1.0) == Rates()
+
+
+def test_a_key_does_not_see_hidden_models_among_the_steps_of_an_ensemble() -> None:
+    steps = [StepReading("add", {"a": "b"}, {}), StepReading("secret_model", {}, {})]
+    row = build_row(reading(name="add_twice", platform="ensemble", steps=steps), None, 1.0)
+    for scopes in ({"statistics"}, {"statistics", "model-repository"}):
+        identity = Identity("k", "k", scopes=frozenset(scopes), models=("add*",))
+        (shown,) = visible_rows([row], identity)
+        assert shown.steps == steps[:1]
+    assert visible_rows([row], None) == [row]

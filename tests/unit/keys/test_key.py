@@ -6,10 +6,18 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from naiad.errors import NaiadError
-from naiad.keys.key import decode_document, encode_document, parse_duration, shown_key
+from naiad.keys.key import (
+    KeyDocument,
+    decode_document,
+    encode_document,
+    parse_duration,
+    shown_key,
+)
+from naiad.keys.key_change import NewKey, create, update
 
 KEY: dict[str, Any] = {
     "id": "ab12cd34",
@@ -89,3 +97,32 @@ def test_no_hash_is_shown() -> None:
     shown = shown_key(key, datetime(2030, 1, 1, tzinfo=UTC))
     assert "0" * 64 not in json.dumps(shown)
     assert shown["state"] == "active"
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"metadata": {"note": "x" * 5000}}, "metadata: 5011 bytes as JSON, expected at most 4096"),
+        ({"models": ("[a",)}, "models: '[a' has a '[' without its ']'"),
+        ({"models": ("a[!]b", "c")}, "models: 'a[!]b' has a '[' without its ']'"),
+        ({"models": ("x" * 250,) * 70}, "models: 17711 bytes as JSON"),
+        ({"client_subjects": ("CN=" + "x" * 1900,) * 9}, "client_subjects: 17155 bytes"),
+    ],
+)
+def test_new_values_are_bounded(fields: dict[str, Any], part: str) -> None:
+    """A file that has such values already stays readable, and its keys can be changed."""
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    with pytest.raises(NaiadError) as created:
+        create(KeyDocument(), NewKey(name="a", **fields), now)
+    assert part in created.value.message
+    issued = create(KeyDocument(), NewKey(name="a"), now)
+    with pytest.raises(NaiadError) as updated:
+        update(issued.document, issued.key, fields)
+    assert part in updated.value.message
+    old = msgspec.structs.replace(issued.key, **fields)
+    assert update(issued.document, old, {"rpm_limit": 5}).keys[0].rpm_limit == 5
+
+
+@pytest.mark.parametrize("pattern", ["[ab]*", "[!a]", "[]x]", "[[]a", "a]"])
+def test_sets_of_characters_are_patterns(pattern: str) -> None:
+    create(KeyDocument(), NewKey(name="a", models=(pattern,)), datetime(2030, 1, 1, tzinfo=UTC))

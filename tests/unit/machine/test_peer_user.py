@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import sys
 from pathlib import Path
 
 import pytest
 
 from naiad.machine import peer_user
-from naiad.machine.peer_user import tcp_user
+from naiad.machine.peer_user import GONE, tcp_user
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -40,8 +41,21 @@ def test_an_ipv4_connection_of_an_ipv6_socket_is_found() -> None:
                 assert tcp_user(peer, accepted.getsockname()) == os.geteuid()
 
 
-def test_a_connection_that_is_not_there_has_no_user() -> None:
-    assert tcp_user(("127.0.0.1", 1), ("127.0.0.1", 2)) is None
+def test_a_connection_that_is_not_there_is_gone() -> None:
+    assert tcp_user(("127.0.0.1", 1), ("127.0.0.1", 2)) == GONE
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="the table is one of a little-endian machine")
+def test_a_client_elsewhere_has_no_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "tcp"
+    table.write_text(
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid\n"
+        "   0: 0100007F:1F40 0200000A:C350 01 00000000:00000000 00:00000000 00000000     0  0 1\n"
+    )
+    monkeypatch.setattr(peer_user, "TABLES", (table,))
+    assert tcp_user(("10.0.0.2", 50000), ("127.0.0.1", 8000)) is None
+    monkeypatch.setattr(peer_user, "TABLES", (tmp_path / "nothing",))
+    assert tcp_user(("127.0.0.1", 50000), ("127.0.0.1", 8000)) is None
 
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="the table is one of a little-endian machine")
@@ -54,3 +68,19 @@ def test_reads_another_users_connection(tmp_path: Path, monkeypatch: pytest.Monk
     )
     monkeypatch.setattr(peer_user, "TABLES", (table,))
     assert tcp_user(("127.0.0.1", 50000), ("127.0.0.1", 8000)) == 1001
+
+
+@pytest.mark.parametrize("linger_s", [None, 0])
+def test_a_connection_that_its_client_has_closed_is_gone(linger_s: int | None) -> None:
+    """The kernel's table shows root as its owner, whoever opened it, or nothing after a reset."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        client.sendall(b"x")
+        accepted, peer = listener.accept()
+        with accepted:
+            if linger_s is not None:
+                linger = struct.pack("ii", 1, linger_s)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            client.close()
+            assert tcp_user(peer, accepted.getsockname()) == GONE
+            assert accepted.recv(1) == b"x"

@@ -15,7 +15,7 @@ import pytest
 
 from naiad.errors import Code, NaiadError
 from naiad.machine.process_tree import is_zombie
-from naiad.repository.deploy.draft import DraftLimits, Drafts
+from naiad.repository.deploy.draft import MAX_DRAFTS, MAX_OWN_DRAFTS, DraftLimits, Drafts
 from naiad.repository.reading_process import Limits, Readers
 from naiad.repository.unpacking import UnpackUpload, read_in_process
 from tests.server.gates import eventually
@@ -38,6 +38,20 @@ def paths(drafts: Drafts, draft: str) -> list[str]:
 
 def below(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def test_a_key_does_not_keep_others_from_deploying(drafts: Drafts) -> None:
+    own = [drafts.create("greedy").id for _ in range(MAX_OWN_DRAFTS)]
+    with pytest.raises(NaiadError, match="the key 'greedy' has 16 drafts already"):
+        drafts.create("greedy")
+    drafts.create("other")
+    drafts.remove(own[0])
+    drafts.create("greedy")
+    # A folder of an earlier version of the server has no owner.
+    for _ in range(MAX_DRAFTS - MAX_OWN_DRAFTS - 1):
+        drafts.create()
+    with pytest.raises(NaiadError, match="there are 64 drafts already"):
+        drafts.create("third")
 
 
 @pytest.mark.parametrize(
