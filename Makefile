@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help network docs-run test-cluster serve test test-slow test-frontends test-llm model-sweep ecosystem test-browser test-gpu frameworks check coverage attack fuzz bench image-test deploy-test differential soak mixed-soak proto wheel clean
+.PHONY: help network docs-run proxies test-cluster serve test test-slow test-frontends test-llm model-sweep ecosystem test-browser test-gpu frameworks check coverage attack fuzz bench image-test deploy-test differential soak mixed-soak proto wheel clean
 
 help:  ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ frameworks: $(VENV)/.dev  ## the backends' tests with PyTorch and OpenVINO too, 
 test-llm: $(VENV)/.dev  ## the language-model tests, which `make test` skips (installs torch and transformers)
 	$(BIN)/python -m pip install -q "torch==2.13.0" -e ".[llm,openvino-llm,kv-events]" gguf accelerate xgrammar jsonschema
 	$(BIN)/python -m pytest tests/unit/llm tests/unit/backends/llm tests/unit/tools/test_quantize.py tests/unit/analyze/test_precision.py $(wildcard tests/server/test_llm*.py tests/server/test_openai*.py)
+
+proxies: $(VENV)/.dev  ## the configurations of docs/proxies.md in front of a server: nginx, haproxy, caddy (apt-get install them)
+	$(BIN)/python -m pytest tests/proxies
 
 docs-run: $(VENV)/.chat $(VENV)/.dev  ## run the blocks of README and docs/ in a fresh clone, as a reader would; PAGES="README.md docs/keys.md" for some; ports 8000 to 8030 and 9000 to 9002 must be free
 	$(BIN)/naiad pull smollm2

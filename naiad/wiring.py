@@ -45,6 +45,7 @@ from naiad.ipc.work import ControlOperation
 from naiad.keys.account import Accounts
 from naiad.keys.audit import AuditLog
 from naiad.keys.audit_trail import AuditTrail
+from naiad.keys.forwarded import TrustedProxies
 from naiad.keys.guard import Guard
 from naiad.keys.key_file import KeyFile
 from naiad.keys.key_table import KeyTable
@@ -218,6 +219,7 @@ def build_keys(settings: Settings) -> Keys | None:
         guarded_apis=frozenset(settings.guarded_api),
         accounts=accounts,
         on_refused=None if trail is None else trail.on_refused,
+        proxies=TrustedProxies(settings.trusted_proxy),
     )
     return Keys(guard, watch, usage, audit, _build_key_set(settings, table))
 
@@ -592,6 +594,7 @@ def _key_options(settings: Settings) -> KeyOptions | None:
         frozenset(settings.guarded_api),
         bool(settings.audit_log),
         partial(_build_verifier, settings) if settings.jwt_jwks else None,
+        settings.trusted_proxy,
     )
 
 

@@ -20,6 +20,7 @@ from naiad.console.model_reading import ModelReading
 from naiad.console.model_row import ModelRow, build_row
 from naiad.core.identity import Identity
 from naiad.errors import NaiadError
+from naiad.frontends.http.response import EVENT_STREAM
 from naiad.keys.api_class import MODEL_REPOSITORY
 from naiad.transport.http1.exchange import Exchange
 
@@ -27,10 +28,6 @@ INTERVAL_S = 1.0
 WINDOW_S = 5.0
 """Rates are those of the last five seconds."""
 NAMES_INTERVAL_S = 10.0
-EVENT_STREAM = (
-    b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-store\r\n"
-    b"X-Accel-Buffering: no\r\n"
-)
 _encoder = msgspec.json.Encoder()
 
 

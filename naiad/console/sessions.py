@@ -160,7 +160,8 @@ class Sessions:
             respond_error(exchange, invalid_arg(f"the body is not valid: {error}"))
             return
         user = transport_user(exchange.peer)
-        sender = exchange.peer_host, user
+        header = read_bytes(exchange.head.headers)
+        sender = self._guard.client_address(header, exchange.peer), user
         wait_s = self._wrong.wait_s(sender)
         if wait_s:
             respond_error(

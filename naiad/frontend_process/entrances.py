@@ -71,7 +71,13 @@ class Entrances:
             return known
         admission = self._guard.enter(
             self.caller(entrance.caller),
-            EntranceFacts(api, entrance.head_model, entrance.address, entrance.counts_tokens),
+            EntranceFacts(
+                api,
+                entrance.head_model,
+                entrance.address,
+                entrance.counts_tokens,
+                entrance.request_id,
+            ),
         )
         if number:
             self._admissions[number] = admission
@@ -131,7 +137,9 @@ class Entrances:
 
     def on_refusal_audited(self, message: RefusalAudited) -> None:
         if self._guard.on_refused is not None:
-            facts = EntranceFacts(message.api, message.model_name, message.address)
+            facts = EntranceFacts(
+                message.api, message.model_name, message.address, request_id=message.request_id
+            )
             self._guard.on_refused(message.key_id, facts, NaiadError(Code[message.code], ""))
 
 

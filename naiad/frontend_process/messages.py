@@ -39,6 +39,7 @@ class JobEntrance(msgspec.Struct, array_like=True):
     """The model that the request is for, if its head does not name it."""
     address: str = ""
     counts_tokens: bool = False
+    request_id: str = ""
 
 
 class RequestDetails(msgspec.Struct, array_like=True):
@@ -354,6 +355,7 @@ class RefusalAudited(Message, tag=118):
     model_name: str
     address: str
     code: str
+    request_id: str = ""
 
 
 class UnknownTokenKey(Message, tag=119):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from naiad.frontends.http.options import HttpOptions
+from naiad.keys.forwarded import Network
 from naiad.repository.load.host_policies import HostPlace
 from naiad.transport.certificate_watch import CertificateWatch
 from naiad.transport.grpc.options import GrpcOptions
@@ -26,6 +27,7 @@ class KeyOptions:
     is_audited: bool
     make_verifier: Callable[[], TokenVerifier] | None
     """Builds what verifies signed tokens; None where nobody issues them."""
+    trusted_proxies: tuple[Network, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from naiad.keys.account import (
     OwnAdmission,
     RateFields,
 )
+from naiad.keys.forwarded import TrustedProxies
 from naiad.keys.guard import Guard
 from naiad.keys.key import decode_document
 from naiad.keys.key_table import KeyTable
@@ -70,6 +71,7 @@ class RemoteGuard:
             guarded_apis=options.guarded_apis,
             accounts=RemoteAccounts(self),
             on_refused=self._on_refused if options.is_audited else None,
+            proxies=TrustedProxies(options.trusted_proxies),
         )
         self._callers: dict[Identity, int] = {}
         """The identities that the server process has been told of."""
@@ -132,6 +134,7 @@ class RemoteGuard:
             admission.model_name,
             facts.address,
             facts.counts_tokens,
+            facts.request_id,
         )
 
     def await_rates(self, admission: RemoteAdmission, handle: int) -> None:
@@ -166,7 +169,14 @@ class RemoteGuard:
 
     def _on_refused(self, key_id: str, facts: EntranceFacts, error: NaiadError) -> None:
         self._channel.send(
-            RefusalAudited(key_id, facts.api, facts.model_name, facts.address, error.code.name)
+            RefusalAudited(
+                key_id,
+                facts.api,
+                facts.model_name,
+                facts.address,
+                error.code.name,
+                facts.request_id,
+            )
         )
 
 
@@ -238,6 +248,9 @@ class RemoteAdmission(OwnAdmission):
             self._guard.await_rates(self, handle)
         self._is_announced = True
         return self._guard.describe(self)
+
+    def note_request_id(self, request_id: str) -> None:
+        self.facts = self.facts._replace(request_id=request_id)
 
     def discard(self) -> None:
         """The server process handles the request, and asks its own guard."""

@@ -68,6 +68,7 @@ class EntranceFacts(NamedTuple):
     address: str = ""
     counts_tokens: bool = False
     """The endpoint reports the tokens of the request."""
+    request_id: str = ""
 
 
 class LimitError(NaiadError):
@@ -112,6 +113,9 @@ class Admission:
         """Calls `then` with the refusal, or with None if the request has been let in."""
         then(None)
 
+    def note_request_id(self, request_id: str) -> None:
+        """The server has made an id for the request."""
+
     def note_model(self, name: str) -> None:
         """The request is for this model, which its head did not name."""
 
@@ -152,7 +156,15 @@ class OwnAdmission(Admission):
 
 
 class MeteredAdmission(OwnAdmission):
-    __slots__ = ("_account", "_reserved", "_reserved_at", "address", "api", "start_s")
+    __slots__ = (
+        "_account",
+        "_reserved",
+        "_reserved_at",
+        "address",
+        "api",
+        "request_id",
+        "start_s",
+    )
 
     def __init__(
         self, identity: Identity, account: Account, now_s: float, entrance: EntranceFacts
@@ -160,10 +172,14 @@ class MeteredAdmission(OwnAdmission):
         super().__init__(identity, entrance.model_name)
         self.api = entrance.api
         self.address = entrance.address
+        self.request_id = entrance.request_id
         self._account = account
         self._reserved = 0
         self._reserved_at = (now_s, account.steady_s())
         self.start_s = now_s
+
+    def note_request_id(self, request_id: str) -> None:
+        self.request_id = request_id
 
     @property
     def needs_tokens(self) -> bool:  # type: ignore[override]

@@ -21,7 +21,7 @@ MAX_QUEUED_BYTES = 16 << 20
 MAX_NAME_CHARS = 256
 
 
-class AuditLine(msgspec.Struct):
+class AuditLine(msgspec.Struct, omit_defaults=True):
     time: str
     """When the request ended."""
     key: str
@@ -35,6 +35,8 @@ class AuditLine(msgspec.Struct):
     prompt_tokens: int
     output_tokens: int
     ms: float
+    request_id: str = ""
+    """What the client or a proxy sent as X-Request-Id, or the server made."""
 
 
 class AuditLog:

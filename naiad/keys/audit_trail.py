@@ -28,6 +28,7 @@ class AuditTrail:
                 admission.num_prompt_tokens,
                 admission.num_output_tokens,
                 round((now_s - admission.start_s) * 1000, 3),
+                admission.request_id,
             )
         )
 
@@ -43,5 +44,6 @@ class AuditTrail:
                 0,
                 0,
                 0.0,
+                facts.request_id,
             )
         )

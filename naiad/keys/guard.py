@@ -20,6 +20,7 @@ from naiad.errors import Code, NaiadError
 from naiad.keys.account import Account, Accounts, Admission, EntranceFacts
 from naiad.keys.api_class import METRICS, OPEN_BY_DEFAULT, PAGE, UNCLASSIFIED, check_class, scope_of
 from naiad.keys.certificate import peer_certificate, read_names
+from naiad.keys.forwarded import NO_PROXIES, NO_TRAIL, Trail, TrustedProxies, read_trail
 from naiad.keys.key_table import MISSING, Finding, KeyTable
 from naiad.keys.secret import MAX_TOKEN_BYTES, Credential, read_credential
 from naiad.keys.session import NewSession, read_session
@@ -47,10 +48,12 @@ class Guard:
         on_refused: OnRefused | None = None,
         clock_s: Callable[[], float] = time.time,
         steady_s: Callable[[], float] = time.monotonic,
+        proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
         """`headers` are the operator's own names of headers that may hold a key. `guarded_apis` are
         classes that need a key although they are open by default. `on_refused` is the audit log; it
-        is None where nobody listens."""
+        is None where nobody listens. `proxies` tell the addresses of their clients."""
+        self.proxies = proxies
         self.on_refused = on_refused
         self.table = table
         self.accounts = accounts or Accounts(clock_s, steady_s=steady_s)
@@ -81,8 +84,10 @@ class Guard:
             return None
         credential = self._credential(header, changes=changes)
 
+        trail = read_trail(header) if self.on_refused is not None else NO_TRAIL
+
         def build(credential: Credential | None) -> Gate:
-            return Gate(self, api, credential, model_name, hidden, counts_tokens)
+            return Gate(self, api, credential, model_name, hidden, counts_tokens, trail)
 
         return CertificateGate(build) if credential is None else build(credential)
 
@@ -120,6 +125,12 @@ class Guard:
         if finding is not None and not _is_of(finding.user, peer):
             return Finding(reason=_FOREIGN_SESSION)
         return finding
+
+    def client_address(
+        self, header: Callable[[str], bytes | None], peer: BaseTransport | None
+    ) -> str:
+        """The address of the client, as far as trusted proxies tell."""
+        return self.proxies.client(_address(peer), read_trail(header))
 
     def open_session(self, header: Callable[[str], bytes | None], identity: Identity) -> NewSession:
         """Opens a session for a process of the server, which stands for the key of a request that
@@ -166,6 +177,7 @@ class Gate:
         "_model_name",
         "_plain",
         "_refusal",
+        "_trail",
         "_user",
         "_valid_until_s",
     )
@@ -178,8 +190,10 @@ class Gate:
         model_name: str,
         hidden: NaiadError | None,
         counts_tokens: bool,
+        trail: Trail = NO_TRAIL,
     ) -> None:
         self._guard = guard
+        self._trail = trail
         self._counts_tokens = counts_tokens
         self._api = api
         self._credential = credential
@@ -214,8 +228,11 @@ class Gate:
 
     def _facts(self, peer: BaseTransport | None) -> EntranceFacts:
         """The address is looked up only where the audit log needs it."""
-        address = _address(peer) if self._guard.on_refused is not None else ""
-        return EntranceFacts(self._api, self._model_name, address, self._counts_tokens)
+        guard, trail = self._guard, self._trail
+        address = "" if guard.on_refused is None else guard.proxies.client(_address(peer), trail)
+        return EntranceFacts(
+            self._api, self._model_name, address, self._counts_tokens, trail.request_id
+        )
 
     def enter_fast(
         self, peer: BaseTransport | None = None, model_name: str = ""

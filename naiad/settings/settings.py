@@ -8,6 +8,7 @@ declarations.
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated
 
 import msgspec
@@ -1021,6 +1022,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "reach it under a name of the page's own.",
             parse=value.host_name,
             metavar="NAME",
+            is_extension=True,
+        ),
+    ] = ()
+    trusted_proxy: Annotated[
+        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...],
+        ACCESS(
+            "Addresses of proxies in front of this server, which tell the addresses of their "
+            "clients as X-Forwarded-For or Forwarded: an address or a network such as 10.0.0.0/8. "
+            "May be repeated. The audit log and the limit of sign-ins then name the client.",
+            parse=value.network,
+            metavar="CIDR",
             is_extension=True,
         ),
     ] = ()

@@ -9,6 +9,7 @@ naiad.settings.compound parses options that consist of several parts, such as
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Callable
@@ -183,6 +184,15 @@ def origin(text: str) -> str:
             f"invalid origin: {text}", "an origin such as https://app.example.com, without a path"
         )
     return text.lower()
+
+
+def network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise BadValueError(
+            f"invalid address or network: {error}", "an address or a network such as 10.0.0.0/8"
+        ) from None
 
 
 def host_name(text: str) -> str:

@@ -29,7 +29,9 @@ MARKS = {
 }
 OUTPUT = "output"
 SERVE = "make serve"
-LANGUAGES = {"sh", "python", "json", "toml", "yaml", "protobuf", "text"}
+LANGUAGES = {
+    "sh", "python", "json", "toml", "yaml", "protobuf", "text", "nginx", "haproxy", "caddy",
+}  # fmt: skip
 
 _FENCE = re.compile(r"^( *)```(\S*)\s*$")
 _COMMENT = re.compile(r"^\s*<!-- docs-run: ([a-z -]+?) -->\s*$")

@@ -94,6 +94,9 @@ class Endpoints:
 
     def console_headers(self) -> dict[str, str]:
         """What a request of the console needs to change something. Empty with API keys."""
+        session = json.loads(self.get("/console/api/session")[1])
+        if session.get("needs_key") or not session.get("change_refusal"):
+            return {}
         token = self.console_link().partition("#token=")[2]
         return {"x-naiad-console": token} if token else {}
 

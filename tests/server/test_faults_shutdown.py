@@ -211,6 +211,11 @@ def test_connections_without_a_request_end_at_once(
         running.close()
 
 
+def read_to_end(one: socket.socket, received: bytearray) -> None:
+    while part := one.recv(65536):
+        received += part
+
+
 @pytest.mark.parametrize("frontends", [1, 2])
 def test_streams_without_end_are_cancelled_in_time(
     repositories: Path, tmp_path: Path, frontends: int
@@ -240,7 +245,13 @@ def test_streams_without_end_are_cancelled_in_time(
         message = request.SerializeToString()
         data = frame(DATA, 0, 1, struct.pack(">BI", 0, len(message)) + message)
         running.grpc(headers(SERVICE + "ModelStreamInfer", 1) + data, b"NUMBER")
+        events = bytearray()
+        reader = threading.Thread(target=read_to_end, args=(one, events))
+        reader.start()
         running.expect_clean_exit()
+        reader.join(60)
+        assert b'data: {"error":"the server is shutting down"}' in events[-1000:]
+        assert events.endswith(b"0\r\n\r\n")
         assert [report.read() for report in reports] == 2 * [b"begun cancelled"]
     finally:
         for report in reports:

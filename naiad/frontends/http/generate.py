@@ -17,7 +17,13 @@ from naiad.core.tensor import Buffer
 from naiad.errors import NaiadError, invalid_arg
 from naiad.frontends.core import Inference
 from naiad.frontends.http.load_report import FORMAT_HEADER, Gauges, load_report
-from naiad.frontends.http.response import STATUS, error_headers, respond_error, respond_json
+from naiad.frontends.http.response import (
+    EVENT_STREAM,
+    STATUS,
+    error_headers,
+    respond_error,
+    respond_json,
+)
 from naiad.frontends.side_thread import (
     INLINE_PLAIN_BYTES,
     INLINE_VALUE_BYTES,
@@ -33,7 +39,6 @@ from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import JSON_TYPE
 
-_EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\n"
 _NOT_ONE = (
     "generate expects model to produce exactly 1 response, use generate stream for model that "
     "generates various number of responses"
@@ -213,6 +218,11 @@ class StreamedGeneration:
         stream = submit(core, request, self._on_response, self._exchange)
         if not self._exchange.is_ended:
             self._exchange.on_flow(stream.pause)
+            self._exchange.on_stop(self._stop)
+
+    def _stop(self, error: NaiadError) -> None:
+        self._exchange.send_chunk(generate.encode_event(encode_error(error)))
+        self._exchange.end_stream()
 
     def _on_response(self, response: InferResponse | None, is_final: bool) -> None:
         exchange = self._exchange
@@ -220,11 +230,11 @@ class StreamedGeneration:
             self._send(response)
         if is_final:
             # does nothing when a response has started the stream
-            exchange.start_stream(200, _EVENT_STREAM + self._report_once())
+            exchange.start_stream(200, EVENT_STREAM + self._report_once())
             exchange.end_stream()
 
     def _send(self, response: InferResponse) -> None:
-        status, headers = 200, _EVENT_STREAM
+        status, headers = 200, EVENT_STREAM
         error = response.error
         if error is None:
             try:
@@ -232,7 +242,7 @@ class StreamedGeneration:
             except NaiadError as fault:
                 error = NaiadError(fault.code, fault.message)
         if error is not None:
-            status, headers = STATUS[error.code], error_headers(error, _EVENT_STREAM)
+            status, headers = STATUS[error.code], error_headers(error, EVENT_STREAM)
             data = encode_error(error)
         if self._report is not None:
             headers += self._report_once()

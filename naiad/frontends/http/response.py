@@ -21,6 +21,11 @@ from naiad.transport.http1.response_head import JSON_TYPE
 T = TypeVar("T")
 _AUTHENTICATE = b"WWW-Authenticate: Bearer\r\n"
 TEXT_TYPE = b"Content-Type: text/plain\r\n"
+EVENT_STREAM = (
+    b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
+    b"X-Accel-Buffering: no\r\n"
+)
+"""The last line keeps nginx from collecting events before it passes them on."""
 
 STATUS: dict[Code, int] = {
     Code.INTERNAL: 500,
@@ -66,7 +71,8 @@ def refuse_v2(exchange: Exchange, error: NaiadError) -> None:
 
 def refuse_openai(exchange: Exchange, error: NaiadError) -> None:
     """Sends an error in the format of OpenAI's routes."""
-    respond_openai_error(exchange, from_core(error), _refusal_headers(error))
+    is_leaving = error.code is Code.UNAVAILABLE
+    respond_openai_error(exchange, from_core(error, is_leaving=is_leaving), _refusal_headers(error))
 
 
 def _refusal_headers(error: NaiadError) -> bytes:

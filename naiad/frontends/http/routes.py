@@ -24,6 +24,7 @@ from naiad.frontends.http.options import HttpOptions, Restriction
 from naiad.frontends.http.response import refuse_openai, refuse_v2
 from naiad.keys.api_class import UNCLASSIFIED, check_class, group_of
 from naiad.keys.guard import ClosedGate, Guard, read_bytes
+from naiad.keys.request_id import is_request_id
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.head import Head
 from naiad.transport.http1.response_head import JSON_TYPE
@@ -111,6 +112,7 @@ class RouteTable:
 
     def __call__(self, head: Head) -> Route:
         self._cors.mark(head)
+        _mark_id(head)
         preflight = self._cors.preflight(head)
         if preflight is not None:
             refusal = self._browser_check.refusal(head, UNCLASSIFIED)
@@ -134,12 +136,13 @@ class RouteTable:
         if refusal is not None:
             return _refused(refusal)
         route = entry.build(head, names)
+        is_openai = head.path.startswith(b"/v1")
+        route.refuse = refuse_openai if is_openai else refuse_v2
         if self._guard is not None:
             name = names.get("model", "")
             if entry.trims_name:
                 name = trim_name(name)
             hidden = entry.hidden(names) if entry.hidden is not None and name else None
-            is_openai = head.path.startswith(b"/v1")
             route.gate = self._guard.gate(
                 entry.api,
                 read_bytes(head.headers),
@@ -148,7 +151,6 @@ class RouteTable:
                 counts_tokens=is_openai,
                 changes=head.method not in _READING,
             )
-            route.refuse = refuse_openai if is_openai else refuse_v2
         return route
 
     def _restricted(self, head: Head, api: str) -> NaiadError | None:
@@ -159,6 +161,14 @@ class RouteTable:
             Code.PERMISSION_DENIED,
             f"This API is restricted, expecting header '{restriction.header}'",
         )
+
+
+def _mark_id(head: Head) -> None:
+    """Every response to a request with an id names it."""
+    request_id = head.headers.get(b"x-request-id", b"")
+    if is_request_id(request_id):
+        head.is_plain = False
+        head.response_headers += b"X-Request-Id: %b\r\n" % request_id
 
 
 def _refused(error: NaiadError) -> Route:

@@ -37,6 +37,7 @@ from naiad.frontends.side_thread import INLINE_JSON_BYTES, SideThread, client_er
 from naiad.frontends.token_estimate import estimate_call_tokens, estimate_text_tokens, is_language
 from naiad.ipc.generation_call import GenerationCall, generation_request
 from naiad.keys.api_class import HEALTH, INFERENCE, METADATA, UNCLASSIFIED
+from naiad.keys.request_id import new_request_id, read_request_id
 from naiad.protocol.compression import IDENTITY, SUPPORTED, decompress
 from naiad.protocol.openai import chat as openai_chat
 from naiad.protocol.openai import completion as openai_completion
@@ -305,7 +306,11 @@ class InferenceRoutes:
         params = param_names(type(body))
         if exchange.admission is not None and exchange.admission.needs_tokens:
             exchange.admission.reserve(estimate_call_tokens(calls))
-        request_id = exchange.head.headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = read_request_id(exchange.head.headers.get(b"x-request-id"))
+        if not request_id:
+            request_id = exchange.request_id = new_request_id()
+            if exchange.admission is not None:
+                exchange.admission.note_request_id(request_id)
         reader: EventReader = LanguageEvents()
         try:
             if is_language(model):

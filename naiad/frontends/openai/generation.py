@@ -15,15 +15,13 @@ from naiad.core.response import InferResponse, ResponseStream
 from naiad.core.tensor import Tensor
 from naiad.errors import NaiadError, internal
 from naiad.frontends.core import Generation
-from naiad.frontends.http.response import respond_openai_error
+from naiad.frontends.http.response import EVENT_STREAM, respond_openai_error
 from naiad.frontends.submit import submit
 from naiad.ipc.generation_call import GenerationEvent, read_event
 from naiad.protocol.openai.error import OpenAiError, from_core
 from naiad.protocol.openai.response_writer import GenerationWriter, UsageCount
 from naiad.transport.http1.exchange import Exchange
 from naiad.transport.http1.response_head import JSON_TYPE
-
-_EVENT_STREAM = b"Content-Type: text/event-stream; charset=utf-8\r\nCache-Control: no-cache\r\n"
 
 
 class EventReader(Protocol):
@@ -85,6 +83,7 @@ class OpenAiGeneration:
             self._exchange.on_disconnect(self._cancel)
             if self._is_stream:
                 self._exchange.on_flow(self._pause)
+                self._exchange.on_stop(lambda error: self._fail(from_core(error, is_leaving=True)))
 
     def _start(self, index: int, request: InferRequest) -> None:
         submit(
@@ -120,7 +119,7 @@ class OpenAiGeneration:
         data = self._writer.write(index, event)
         self._has_event = True
         if data and self._is_stream:
-            self._exchange.start_stream(200, _EVENT_STREAM)  # does nothing after the first event
+            self._exchange.start_stream(200, EVENT_STREAM)  # does nothing after the first event
             self._exchange.send_chunk(data)
 
     def _count_tokens(self, index: int, event: GenerationEvent) -> None:
@@ -140,7 +139,7 @@ class OpenAiGeneration:
         if not self._is_stream:
             self._exchange.respond(200, JSON_TYPE, body)
             return
-        self._exchange.start_stream(200, _EVENT_STREAM)
+        self._exchange.start_stream(200, EVENT_STREAM)
         self._exchange.send_chunk(body)
         self._exchange.end_stream()
 

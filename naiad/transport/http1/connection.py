@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from naiad import log
-from naiad.core.memory_budget import FULL_MESSAGE
+from naiad.core.memory_budget import FULL_MESSAGE, RETRY_AFTER_S
 from naiad.core.tensor import Buffer
-from naiad.errors import NaiadError, oversize_body
+from naiad.errors import NaiadError, oversize_body, unavailable
 from naiad.transport.http1.body import ChunkedBody, FixedBody, LostBody, SkippedBody
 from naiad.transport.http1.chunked import BodyTooLargeError, ChunkError
 from naiad.transport.http1.exchange import CLIENT_GONE, Exchange
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from naiad.keys.account import Admission
     from naiad.transport.http1.endpoint import Http1Endpoint
 
+STOPPING = "the server is shutting down"
 _HEAD_END = b"\r\n\r\n"
 _MAX_LINGER_BYTES = 1 << 30
 _STAYS = 1 << 30
@@ -333,7 +334,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         identity = None if self._admission is None else self._admission.identity
         if identity is None and head.route.on_lost is not None and head.route.gate is not None:
             owner = head.route.gate.check(self._transport)
-            identity = None if isinstance(owner, NaiadError) else owner.identity
+            if owner is not None and not isinstance(owner, NaiadError):
+                identity = owner.identity
         return LostBody(head, identity)
 
     def _lose(self, head: Head, received: Buffer) -> None:
@@ -643,12 +645,19 @@ class Http1Connection(asyncio.BufferedProtocol):
     def refuse_partial_request(self) -> None:
         """The server stops, and the rest of a request has not arrived."""
         if not (self._is_draining or self._has_only_empty_lines):
-            self._refuse(503, "the server is shutting down", RETRY_SOON)
+            self._refuse(503, STOPPING, RETRY_SOON)
 
     def abort_if_done(self) -> None:
         """The server stops: a client that has its last response has had time to close."""
         if not self._responses.exchanges and not self._transport.get_write_buffer_size():
             self.abort()
+
+    def cut_short(self) -> None:
+        """The server stops, and does not wait any longer for the requests under way."""
+        for exchange in list(self._responses.exchanges):
+            if not exchange.is_ended:
+                exchange.cut_short(unavailable(STOPPING, RETRY_AFTER_S))
+        self._responses.flush()
 
     def close(self) -> None:
         """Closes after the transport has sent what was written."""

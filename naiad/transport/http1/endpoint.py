@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from naiad.core.memory_budget import MemoryBudget
 from naiad.core.seen_keys import SeenKeys
-from naiad.transport.http1.connection import Http1Connection
+from naiad.transport.http1.connection import STOPPING, Http1Connection
 from naiad.transport.http1.flush import FlushScheduler
 from naiad.transport.http1.head import Head, parse_head
 from naiad.transport.http1.limits import Http1Limits
@@ -34,6 +34,8 @@ STOP_RECEIVE_S = 1.0
 """Time at shutdown for requests of which a part has arrived."""
 STOP_CLOSE_S = 1.0
 """Time at shutdown for clients to read the error responses to such requests."""
+STOP_ERROR_S = 0.5
+"""Time for clients to read the errors of requests that did not end in time."""
 
 
 class Http1Endpoint:
@@ -95,11 +97,12 @@ class Http1Endpoint:
         head.is_inline = not head.is_chunked and head.content_length <= min(
             max_bytes, self.limits.large_body_bytes
         )
-        # A traceparent is new with every request: such heads would only push out heads that repeat.
-        # So do the lengths of large bodies, if they never come again.
+        # A traceparent or an id is new with every request: such heads would only push out heads
+        # that repeat. So do the lengths of large bodies, if they never come again.
         if (
             len(data) <= _MAX_CACHED_HEAD_BYTES
             and b"traceparent" not in head.headers
+            and b"x-request-id" not in head.headers
             and (head.content_length <= _LARGE_BODY_BYTES or self._seen_heads.add(data))
         ):
             if len(self.heads) >= _MAX_CACHED_HEADS:
@@ -115,7 +118,7 @@ class Http1Endpoint:
         self.num_connections += 1
         self._sweep.start(self.loop)
         if self._is_stopping:
-            return "the server is shutting down"
+            return STOPPING
         return (
             "maximum number of connections reached"
             if len(self.connections) + self.num_elsewhere() > self.limits.max_connections
@@ -151,8 +154,8 @@ class Http1Endpoint:
 
     async def stop(self, grace_s: float) -> None:
         """Finishes requests under way and closes idle connections. A request of which only a part
-        has arrived soon gets an error response. What is left after `grace_s` is aborted. The caller
-        has closed the listening sockets."""
+        has arrived soon gets an error response, and so does what is left after `grace_s`. The
+        caller has closed the listening sockets."""
         self._is_stopping = True
         end_s = self._clock_s() + grace_s
         for connection in list(self.connections):
@@ -164,10 +167,16 @@ class Http1Endpoint:
                 for connection in list(self.connections):
                     connection.abort_if_done()
                 if not await self._closes_within(end_s - self._clock_s()):
-                    for connection in list(self.connections):
-                        connection.abort()
-                    await self._closes_within(None)
+                    await self._cut_short()
         self._sweep.stop()
+
+    async def _cut_short(self) -> None:
+        for connection in list(self.connections):
+            connection.cut_short()
+        if not await self._closes_within(STOP_ERROR_S):
+            for connection in list(self.connections):
+                connection.abort()
+            await self._closes_within(None)
 
     async def _closes_within(self, limit_s: float | None) -> bool:
         """Returns False if a connection is still open after `limit_s`."""

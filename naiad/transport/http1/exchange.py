@@ -46,6 +46,7 @@ class Exchange:
         "_is_chunked",
         "_on_disconnect",
         "_on_flow",
+        "_on_stop",
         "_responses",
         "_status",
         "admission",
@@ -55,6 +56,7 @@ class Exchange:
         "is_ended",
         "is_started",
         "receive_start_ns",
+        "request_id",
         "should_close",
         "waiting",
         "waiting_bytes",
@@ -78,11 +80,14 @@ class Exchange:
         self.waiting_bytes = 0
         self.admission: Admission | None = None
         """The owner of the request and what it may use; None where nobody needs a key."""
+        self.request_id = ""
+        """An id that the response names, where the handler has made one."""
         self._status = 0
         """The status of a stream that has started."""
         self._responses: ResponseQueue | None = responses
         self._on_disconnect: Callable[[], None] | None = None
         self._on_flow: Callable[[bool], None] | None = None
+        self._on_stop: Callable[[NaiadError], None] | None = None
         self._is_chunked = False
 
     # Called by the handler.
@@ -125,6 +130,8 @@ class Exchange:
                 return
             headers += admission.header_lines()
             admission.end(status)
+        if self.request_id:
+            headers += self._id_line()
         self.is_started = self.is_ended = True
         if self.head.is_plain and not responses.is_stopping:
             rendered = render_head(status, headers, size)
@@ -187,10 +194,15 @@ class Exchange:
         self._status = status
         if self.admission is not None:
             headers += self.admission.header_lines()
+        if self.request_id:
+            headers += self._id_line()
         responses.send(
             self,
             render_special_head(self.head, status, headers, size, should_close=self.should_close),
         )
+
+    def _id_line(self) -> bytes:
+        return b"X-Request-Id: %b\r\n" % self.request_id.encode()
 
     def send_chunk(self, data: bytes) -> None:
         responses = self._responses
@@ -230,6 +242,11 @@ class Exchange:
         """`callback` is called with True when the client does not keep up with a stream, and with
         False when it does again."""
         self._on_flow = callback
+
+    def on_stop(self, callback: Callable[[NaiadError], None]) -> None:
+        """`callback` ends a stream that has begun with an error, when the server does not wait for
+        its end."""
+        self._on_stop = callback
 
     @property
     def peer_host(self) -> str:
@@ -277,7 +294,20 @@ class Exchange:
             self._responses.account.release(self.held_bytes)
             self.held_bytes = 0
         self._responses = None
-        self._on_disconnect = self._on_flow = None
+        self._on_disconnect = self._on_flow = self._on_stop = None
+
+    def cut_short(self, error: NaiadError) -> None:
+        """The server does not wait for the end of the response: the client gets the error, and the
+        work is cancelled."""
+        cancel, stop = self._on_disconnect, self._on_stop
+        if not self.is_started:
+            self.head.route.refuse(self, error)
+        elif stop is not None:
+            stop(error)
+        else:
+            self.break_stream()
+        if cancel is not None:
+            cancel()
 
     def set_flow(self, *, is_paused: bool) -> None:
         if self._on_flow is not None:
@@ -290,7 +320,7 @@ class Exchange:
         self._responses = None
         self.body = b""
         self.waiting = None
-        self._on_flow = None
+        self._on_flow = self._on_stop = None
         callback, self._on_disconnect = self._on_disconnect, None
         if callback is not None and not self.is_ended:
             callback()

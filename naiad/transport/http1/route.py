@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from naiad.errors import Code
+
 if TYPE_CHECKING:
     from naiad.core.identity import Identity
     from naiad.core.tensor import Buffer
@@ -72,7 +74,7 @@ class Route:
 
 
 def _respond_refusal(exchange: Exchange, error: NaiadError) -> None:
-    exchange.respond_error(403, error.message)
+    exchange.respond_error(503 if error.code is Code.UNAVAILABLE else 403, error.message)
 
 
 Router: TypeAlias = "Callable[[Head], Route]"

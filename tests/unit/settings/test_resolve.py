@@ -1,3 +1,4 @@
+import ipaddress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ EXAMPLES: dict[str, tuple[str, Any]] = {
     "jwt-leeway-secs": ("5", 5.0),
     "jwt-refresh-secs": ("60", 60.0),
     "audit-log": ("audit.jsonl", "audit.jsonl"),
+    "trusted-proxy": ("10.0.0.0/8", (ipaddress.ip_network("10.0.0.0/8"),)),
     "allowed-host": ("API.example.com", ("api.example.com",)),
     "cors-allow-origin": ("https://App.example.com", ("https://app.example.com",)),
     "allow-file-override": ("false", "false"),

@@ -281,10 +281,15 @@ async def test_half_a_request_does_not_hold_up_the_stop(
 async def test_stop_aborts_what_takes_too_long() -> None:
     rig = Rig()
     rig.feed(request())
+    cancelled: list[bool] = []
+    rig.exchanges[0].on_disconnect(lambda: cancelled.append(True))
     stopping = asyncio.ensure_future(rig.endpoint.stop(0.0))
-    while not rig.transport.is_aborted:
+    while not cancelled:
         await rig.turn()
-    assert rig.exchanges[0].is_disconnected
+    assert rig.transport.written.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert b"the server is shutting down" in rig.transport.written
+    while not rig.transport.is_aborted:  # this client does not close its side
+        await rig.turn()
     rig.lose()
     await stopping
 
