@@ -36,6 +36,7 @@ SHOWN_TO_PEOPLE = {
 }
 """Times in logs, pages, traces and responses."""
 OUTLIVES_THE_PROCESS = {
+    "files/console_link.py",
     "frontend_process/remote_guard.py",
     "keys/account.py",
     "keys/audit_trail.py",
