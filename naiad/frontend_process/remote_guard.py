@@ -240,7 +240,7 @@ class RemoteAdmission(OwnAdmission):
             then(None)
         else:
             self._is_ended = True
-            then(LimitError(error.message, error.retry_after_s or 1, message.fields))
+            then(LimitError(error.message, error.retry_after_s, message.fields))
 
     def join(self, handle: int) -> JobEntrance:
         """The request becomes a job, or one more."""

@@ -74,9 +74,10 @@ class EntranceFacts(NamedTuple):
 class LimitError(NaiadError):
     """A key has used up one of its limits."""
 
-    def __init__(self, message: str, wait_s: float, fields: RateFields) -> None:
-        """`fields` are the x-ratelimit headers."""
-        super().__init__(Code.RESOURCE_EXHAUSTED, message, max(1, math.ceil(wait_s)))
+    def __init__(self, message: str, wait_s: float | None, fields: RateFields) -> None:
+        """`fields` are the x-ratelimit headers; `wait_s` is None where waiting does not help."""
+        wait = None if wait_s is None else max(1, math.ceil(wait_s))
+        super().__init__(Code.RESOURCE_EXHAUSTED, message, wait)
         self.fields = fields
 
     def header_lines(self) -> bytes:
@@ -266,6 +267,9 @@ class Account:
         """Raises LimitError."""
         now_s, limits = self.clock_s(), self.limits
         limit, day = limits.tokens_per_minute, limits.tokens_per_day
+        for name, most in (("minute", limit), ("day", day)):
+            if most is not None and num_tokens > most:
+                raise self._never(f"{most} tokens per {name}", num_tokens)
         if limit is not None:
             wait_s = self._tokens.wait_s(self.steady_s(), num_tokens, limit)
             if wait_s > 0:
@@ -312,6 +316,14 @@ class Account:
                     (f"x-ratelimit-reset-{name}", reset_s),
                 ]
         return fields
+
+    def _never(self, limit: str, num_tokens: int) -> LimitError:
+        return LimitError(
+            f"the API key '{self.key_id}' allows {limit}; the request may need {num_tokens}: set "
+            f"max_tokens to less, or send a shorter prompt{self._part.note}",
+            None,
+            self.rate_fields(),
+        )
 
     def _error(self, limit: str, wait_s: float) -> LimitError:
         return LimitError(

@@ -227,6 +227,16 @@ class PerfOptions(msgspec.Struct, frozen=True, kw_only=True):
             default_text="random",
         ),
     ] = ()
+    validation_tolerance: Annotated[
+        float,
+        DATA(
+            "What a float of a response may differ by from validation_data, absolutely or relative "
+            "to the expected value. 0 compares bytes.",
+            parse=at_least(0.0, real),
+            metavar="NUMBER",
+            is_extension=True,
+        ),
+    ] = 0.0
     shape: Annotated[
         tuple[Any, ...],
         DATA(

@@ -204,7 +204,9 @@ def _triton_target(options: PerfOptions, control: ServerControl, facts: ModelFac
         facts,
         control,
         make_digest_for(options),
-        make_check(expected, is_grpc=options.is_grpc) if expected else None,
+        make_check(expected, is_grpc=options.is_grpc, tolerance=options.validation_tolerance)
+        if expected
+        else None,
         list(requests),
         prompts.offsets_s if prompts is not None else [],
         regions,

@@ -1,7 +1,7 @@
 """Compares the outputs of responses with `validation_data`.
 
 In:  the response to a request. Out: None, or a message that says what differs.
-The comparison is byte for byte, as in perf_analyzer.
+The comparison is byte for byte, as in perf_analyzer, unless floats may differ by a tolerance.
 """
 
 from __future__ import annotations
@@ -48,21 +48,38 @@ def grpc_outputs(message: Any) -> dict[str, tuple[str, list[int], bytes]]:
 
 
 def make_check(
-    expected: list[tuple[InputTensor, ...]], *, is_grpc: bool
+    expected: list[tuple[InputTensor, ...]], *, is_grpc: bool, tolerance: float = 0.0
 ) -> Callable[[int, Any], str | None]:
-    """Returns the function that checks a response. `expected` has one entry per prepared
-    request."""
+    """Returns the function that checks a response. `expected` has one entry per prepared request.
+    `tolerance` is what a float may differ by, absolutely or relative to the expected value."""
 
     def check(item: int, payload: Any) -> str | None:
         outputs = (grpc_outputs if is_grpc else http_outputs)(payload)
         for tensor in expected[item]:
             if tensor.name not in outputs:
                 return f"validation: the response has no output '{tensor.name}'"
-            if outputs[tensor.name][2] != tensor.raw:
+            datatype, _, raw = outputs[tensor.name]
+            difference = "" if raw == tensor.raw else _difference(datatype, raw, tensor, tolerance)
+            if difference:
                 return (
                     f"validation: output '{tensor.name}' of data item {item} differs from"
-                    " validation_data"
+                    f" validation_data{difference}"
                 )
         return None
 
     return check
+
+
+def _difference(datatype: str, raw: bytes, expected: InputTensor, tolerance: float) -> str:
+    """Returns "" for floats within the tolerance, else how they differ."""
+    import numpy as np
+
+    kind = DATATYPES[datatype].numpy
+    if kind is None or kind.kind != "f" or len(raw) != len(expected.raw):
+        return ", byte for byte"
+    found = np.frombuffer(raw, kind).astype(np.float64)
+    wanted = np.frombuffer(expected.raw, kind).astype(np.float64)
+    if np.allclose(found, wanted, rtol=tolerance, atol=tolerance, equal_nan=True):
+        return ""
+    largest = float(np.max(np.abs(found - wanted)))
+    return f" by up to {largest:.3g} (--validation-tolerance allows {tolerance:g})"

@@ -42,6 +42,11 @@ class Counters(msgspec.Struct):
             {phase: value - earlier.ns.get(phase, 0) for phase, value in self.ns.items()},
         )
 
+    @property
+    def is_negative(self) -> bool:
+        values = (self.inference_count, self.execution_count, *self.count.values())
+        return min(values) < 0
+
     def plus(self, other: Counters) -> Counters:
         return Counters(
             self.inference_count + other.inference_count,
@@ -118,6 +123,8 @@ class StatisticsReader:
         return None
 
     def delta(self, before: Snapshot | None, after: Snapshot | None) -> ModelDelta | None:
+        """None where nothing is known, or where a count went back: the readings are then of two
+        servers, behind a router, or of a server that has started again."""
         if before is None or after is None:
             return None
         deltas = [
@@ -126,6 +133,8 @@ class StatisticsReader:
             )
             for name, version in self._models
         ]
+        if any(delta.counters.is_negative for delta in deltas):
+            return None
         return ModelDelta(deltas[0].name, deltas[0].version, deltas[0].counters, tuple(deltas[1:]))
 
 

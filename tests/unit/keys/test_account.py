@@ -100,8 +100,15 @@ def test_a_request_that_uses_more_than_it_reserved_pays_for_it(ring: KeyRing) ->
 
 
 def test_a_request_larger_than_the_limit_never_fits(ring: KeyRing) -> None:
-    with pytest.raises(LimitError, match="may need 101"):
+    with pytest.raises(LimitError, match="may need 101: set max_tokens to less") as caught:
         admitted(gate(ring, tpm_limit=100)).reserve(101)
+    assert caught.value.retry_after_s is None
+
+
+def test_a_request_larger_than_the_day_never_fits(ring: KeyRing) -> None:
+    with pytest.raises(LimitError, match="50 tokens per day; the request may need 51: ") as caught:
+        admitted(gate(ring, tpm_limit=100, tokens_per_day=50)).reserve(51)
+    assert caught.value.retry_after_s is None
 
 
 def test_tokens_per_day_begin_again_at_midnight(ring: KeyRing) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from naiad.perf.channels.address import Address
@@ -190,6 +191,25 @@ def test_validation_data() -> None:
     assert check(0, (head, body)) is None
     assert "differs from validation_data" in str(check(1, (head, body)))
     assert "no output 'NONE'" in str(check(2, (head, body)))
+
+
+@pytest.mark.parametrize(
+    ("found", "tolerance", "problem"),
+    [
+        ([1.0, 2.0], 0.0, ""),
+        ([1.0, 2.00001], 1e-4, ""),
+        ([1.0, 2.5], 1e-4, "by up to 0.5 (--validation-tolerance allows 0.0001)"),
+        ([1.0, 2.00001], 0.0, "by up to 1e-05 (--validation-tolerance allows 0)"),
+        ([1.0], 1.0, ", byte for byte"),
+    ],
+)
+def test_validation_of_floats(found: list[float], tolerance: float, problem: str) -> None:
+    head = parse_head(b"HTTP/1.1 200 OK\r\ncontent-length: 9")
+    outputs = [{"name": "OUT", "datatype": "FP32", "shape": [len(found)], "data": found}]
+    expected = tensor("OUT", np.array([1, 2], np.float32).tobytes())
+    check = make_check([(expected,)], is_grpc=False, tolerance=tolerance)
+    said = check(0, (head, json.dumps({"outputs": outputs}).encode()))
+    assert (said or "").partition("differs from validation_data")[2].strip() == problem.strip()
 
 
 # Comparisons.
