@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from naiad.errors import NaiadError
+from naiad.errors import NaiadError, unavailable
 from naiad.files.private_folder import private_folder, write_file
 
 MAX_AGE_S = 24 * 3600.0
@@ -86,13 +86,17 @@ def _folders() -> list[Path]:
     else:
         with contextlib.suppress(RuntimeError):
             folders.append(Path.home() / ".local/state/naiad/servers")
-    return [*folders, Path(tempfile.gettempdir()) / f"naiad-{os.geteuid()}"]
+    with contextlib.suppress(OSError):  # nothing can be written, not even temporary files
+        folders.append(Path(tempfile.gettempdir()) / f"naiad-{os.geteuid()}")
+    return folders
 
 
 def _private_folder() -> Path:
     """Raises NaiadError if there is none that only this user may use."""
-    *others, last = _folders()
-    for folder in others:
-        with contextlib.suppress(NaiadError):
+    error = unavailable("there is no folder that can be written")
+    for folder in _folders():
+        try:
             return private_folder(folder)
-    return private_folder(last)
+        except NaiadError as fault:
+            error = fault
+    raise error

@@ -53,6 +53,7 @@ def backlog(scene: Scene) -> None:
     model = "sequence_direct"
     for number in (1, 2, 3, 4):
         scene.send(f"{number}", model, number, "s", on=f"{number}")
+        scene.wait_submitted(on=f"{number}")
     scene.send("5 a", model, 5, "s", on="5")
     scene.wait_submitted(on="5")
     scene.record_batches(model, "before")

@@ -159,8 +159,9 @@ def test_no_library_reports_by_itself(server: Server, outgoing: Outgoing, home: 
     infer(server, "identity")
     assert not outgoing.tried
     # Reports are stored before they are sent, some seconds later.
-    assert {path.name for path in home.iterdir()} <= {".cache"}
-    assert {path.name for path in home.glob(".cache/*")} <= {"naiad"}
+    assert {path.name for path in home.iterdir()} <= {".cache", ".local"}
+    for folder in (".cache", ".local/state"):
+        assert {path.name for path in home.glob(f"{folder}/*")} <= {"naiad"}
 
 
 @pytest.mark.slow

@@ -102,7 +102,8 @@ def test_the_subject_is_in_the_audit_log_and_the_metrics(
 
     eventually(lambda: len(audited()) == 3, "three lines")
     assert {line["model"] for line in audited()} == {"add_sub"}
-    metrics = server.fetch(urllib.request.Request(f"http://{server.http}/metrics"))[1].decode()
+    page = urllib.request.Request(f"http://127.0.0.1:{server.metrics_port}/metrics")
+    metrics = server.fetch(page)[1].decode()
     assert f'naiad_api_key_requests_total{{key="{ISSUER}|audited"}} 3' in metrics
     assert "naiad_jwt_key_set_valid 1" in metrics
     assert not any(

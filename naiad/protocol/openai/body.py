@@ -152,14 +152,20 @@ _MISSING = re.compile(r"Object missing required field `(\w+)`")
 def decode_body(data: Buffer, kind: type[Body]) -> Body:
     """The body as a struct. Raises OpenAiError."""
     try:
+        return _decode(data, kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise bad_request(f"We could not parse the JSON body of your request: {reason}") from None
+
+
+def _decode(data: Buffer, kind: type[Body]) -> Body:
+    """Raises OpenAiError, or what msgspec raises for text that is not JSON."""
+    try:
         body: Body = _DECODERS[kind].decode(data)
     except msgspec.ValidationError as error:
         if _UNREAD.match(str(error)) is None:
             raise _refusal(str(error)) from None
-        body = _without_unread(data, kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise bad_request(f"We could not parse the JSON body of your request: {reason}") from None
+        body = _without_unread(data, kind)  # there may be a fault of syntax behind the field
     return body
 
 
