@@ -165,6 +165,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._endpoint.forget(self)
         self._responses.close()
         self._pending = b""
+        self._lost = None
         self.count_memory()
 
     def eof_received(self) -> bool:
