@@ -155,7 +155,8 @@ def test_overload_is_503_with_retry_after_and_accepted_requests_end(server: Serv
         answers = list(pool.map(ask, range(12)))
     statuses = [status for status, _ in answers]
     assert set(statuses) == {200, 503}
-    assert statuses.count(200) >= 3
+    # Two may wait. A third runs, unless all have arrived before the first step.
+    assert statuses.count(200) >= 2
     assert all(retry == "1" for status, retry in answers if status == 503)
 
 
