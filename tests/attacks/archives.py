@@ -21,13 +21,14 @@ HEADER_BYTES = 400 * MIB
 def upload(target: Target, path: str, content: bytes) -> tuple[int, bytes]:
     """Uploads a file of a new draft in pieces; returns the last response."""
     json_type, octets = "application/json", "application/octet-stream"
-    status, body = target.post("/console/api/drafts", b"{}", {"Content-Type": json_type})
+    token = target.server.console_headers()
+    status, body = target.post("/console/api/drafts", b"{}", {"Content-Type": json_type, **token})
     assert status == 200, (status, body)
     draft = json.loads(body)["id"]
     for offset in range(0, len(content), MAX_PIECE_BYTES):
         place = f"/console/api/drafts/{draft}/file?path={path}&offset={offset}&size={len(content)}"
         piece = content[offset : offset + MAX_PIECE_BYTES]
-        status, body = target.put(place, piece, {"Content-Type": octets})
+        status, body = target.put(place, piece, {"Content-Type": octets, **token})
     return status, body
 
 
