@@ -38,6 +38,7 @@ from naiad.frontends.side_thread import (
     client_error,
 )
 from naiad.frontends.submit import submit
+from naiad.machine.codec_threads import codec_threads
 from naiad.protocol.compression import IDENTITY, SUPPORTED, choose_encoding, decompress
 from naiad.protocol.v2 import form, json_codec, lost_request, raw_request
 from naiad.protocol.v2.flat import FlatConversion, may_be_flat
@@ -534,7 +535,7 @@ class InferRoute:
                 self._infer(exchange, _body(data))
         else:
             # Unpacking releases the GIL, so other requests are served meanwhile.
-            future = asyncio.get_running_loop().run_in_executor(None, job)
+            future = asyncio.get_running_loop().run_in_executor(codec_threads(), job)
             future.add_done_callback(lambda done: self._on_decompressed(exchange, body, done))
 
     def _on_decompressed(

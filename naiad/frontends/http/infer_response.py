@@ -16,6 +16,7 @@ from naiad.errors import NaiadError, internal
 from naiad.fastpath.http_plan import HttpPlan
 from naiad.frontends.http.response import respond_error
 from naiad.frontends.side_thread import INLINE_VALUE_BYTES, SideThread, client_error
+from naiad.machine.codec_threads import codec_threads
 from naiad.protocol.compression import IDENTITY, compress
 from naiad.protocol.v2 import json_codec
 from naiad.protocol.v2.output_format import OutputFormats
@@ -107,7 +108,7 @@ class InferResponder:
             self._exchange.respond(200, headers, compress(encoded.parts, self._encoding))
             return
         future = asyncio.get_running_loop().run_in_executor(
-            None, compress, encoded.parts, self._encoding
+            codec_threads(), compress, encoded.parts, self._encoding
         )
         future.add_done_callback(lambda done: self._on_compressed(headers, done))
 

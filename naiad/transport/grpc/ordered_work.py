@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from naiad.machine.codec_threads import codec_threads
 from naiad.transport.grpc.status import GrpcError
 
 
@@ -58,7 +59,7 @@ class OrderedWork:
                 deliver(None)
                 continue
             self._is_running = True
-            future = self._loop.run_in_executor(None, job)
+            future = self._loop.run_in_executor(codec_threads(), job)
             future.add_done_callback(partial(self._finish, deliver))
 
     def _finish(self, deliver: Callable[[Any], None], done: asyncio.Future[Any]) -> None:
