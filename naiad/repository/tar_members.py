@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 MAX_HEADER_BYTES = 1 << 20
-"""Of one member: its extended headers have names and times, some hundred bytes of them."""
+"""The most that the extended headers of one member may have: names and times take some hundred
+bytes."""
 GZIP, BZIP2, XZ = "gzip", "bzip2", "xz"
 _MAGIC = {GZIP: b"\x1f\x8b", BZIP2: b"BZh", XZ: b"\xfd7zXZ\0"}
 _OPEN: dict[str, Callable[[Path], Any]] = {

@@ -83,7 +83,7 @@ class Replica:
         self.openai_models: frozenset[str] = frozenset()
         """Models that its OpenAI routes serve."""
         self.breaker = Breaker(breaker, clock_s)
-        """Of the HTTP port. The ports fail one by one, by a rule of a firewall for example."""
+        """That of the HTTP port. A port may fail alone, by a rule of a firewall for example."""
         self.grpc_breaker = Breaker(breaker, clock_s)
         self.up_s = -math.inf
         """When it has come back after it was down."""

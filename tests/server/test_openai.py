@@ -149,7 +149,7 @@ def _reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def expected_logprobs(model: Any, tokens: list[int]) -> tuple[list[float], list[float]]:
-    """Of each token but the first; and those of the most probable ones."""
+    """Every token but the first has one, and so have the most probable tokens."""
     torch = pytest.importorskip("torch")
     with torch.inference_mode():
         rows = model(torch.tensor([tokens])).logits[0, :-1].log_softmax(dim=-1)

@@ -249,7 +249,7 @@ async def test_a_key_sees_only_its_models_and_reasons_need_a_scope() -> None:
 
 @on_uvloop
 async def test_a_cookie_alone_changes_nothing() -> None:
-    """Whoever listens on another port of the host gets the cookie, too."""
+    """A server on another port of the host gets the cookie, too."""
     ring = KeyRing()
     key = ring.create("a", scopes=("trace", "inference", "keys"))
     async with console(ring.guard()) as rig:

@@ -70,7 +70,7 @@ class Health:
         self._watches.open(call, self._service(call, message))
 
     def _service(self, call: Call, message: Buffer) -> str:
-        """Whoever may not know of a model learns of the server, as for any unknown name."""
+        """A model that the client may not know of counts as the server, as other names do."""
         service: str = parse(HealthCheckRequest, message).service
         if service and self._guard is not None:
             gate = self._guard.gate(MODEL_READINESS, read_text(call.head.metadata), service)

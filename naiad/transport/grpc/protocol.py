@@ -50,7 +50,7 @@ _FIRST_PIECE_BYTES: Final = 4 * KIB
 """A read is handled in pieces, each twice as long as the one before: the shortest requests need a
 few ms for this many bytes."""
 _TELLING_BYTES: Final = 1 * KIB
-"""So much of a message tells what it is for."""
+"""This much of a message tells what it is for."""
 _JOIN_BYTES: Final = 64 * KIB
 _WRITE_HIGH_BYTES: Final = 4 * MIB
 _DRAIN_PING: Final = b"draining"

@@ -164,7 +164,7 @@ def test_only_the_files_of_a_model_may_be_longer() -> None:
 
 
 async def test_random_bytes_never_stay_unanswered(peer: Peer) -> None:
-    """Whatever a library writes to the channel: the channel ends, or waits for nothing."""
+    """A library writes stray bytes to the channel: the channel ends, or waits for nothing."""
     random_ = random.Random(7)
     for _ in range(50):
         garbled = Peer()
