@@ -30,7 +30,7 @@ $(VENV)/.docs: $(VENV)/.dev
 
 serve: $(VENV)/.chat  ## serve the examples and a small language model on 127.0.0.1:8000 (HTTP), :8001 (gRPC), :8002 (metrics)
 	$(BIN)/naiad pull smollm2
-	@echo 'When it says "Started HTTPService", open http://127.0.0.1:8000/console in a browser, or try this in another terminal:'
+	@echo 'When it says "Started HTTPService", open the link of its row Console in a browser, or try this in another terminal:'
 	@echo '  curl -s 127.0.0.1:8000/v2/models/digits/infer -d @examples/digits/seven.json'
 	@echo "  curl -s 127.0.0.1:8000/v1/chat/completions -d '{\"model\": \"smollm2\", \"max_tokens\": 50, \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'"
 	$(BIN)/naiad serve --model-repository examples/repository --model smollm2
